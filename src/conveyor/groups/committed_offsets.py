@@ -27,57 +27,66 @@ class CommittedOffsets:
         self._groups: dict[str, dict[tuple[str, int], OffsetValue]] = {}
         self._pending: dict[str, dict[tuple[str, int], dict[ProducerId, OffsetValue]]] = {}
         """The offsets of open transactions, those of one partition in the order of their records."""
-        self._places: dict[ProducerId, dict[OffsetKey, None]] = {}
-        """The places where each producer has pending offsets."""
+        self._places: dict[ProducerId, dict[str, dict[tuple[str, int], None]]] = {}
+        """The partitions for which each producer has pending offsets, by group."""
 
     def apply(self, key: OffsetKey, value: OffsetValue | None, producer: ProducerIdentity | None) -> None:
         """Apply a record. producer: see `LogRecord`."""
+        group_id, place = key.group_id, (key.topic, key.partition)
         if producer is not None and value is not None:
-            self._drop_pending(key, producer.producer_id)
-            offsets = self._pending.setdefault(key.group_id, {}).setdefault((key.topic, key.partition), {})
+            self._drop_pending(group_id, place, producer.producer_id)
+            offsets = self._pending.setdefault(group_id, {}).setdefault(place, {})
             offsets[producer.producer_id] = value
-            self._places.setdefault(producer.producer_id, {})[key] = None
+            self._places.setdefault(producer.producer_id, {}).setdefault(group_id, {})[place] = None
             return
-        for producer_id in list(self._pending_at(key)):
-            self._drop_pending(key, producer_id)
-        self._set(key, value)
+        for producer_id in list(self._pending.get(group_id, {}).get(place, ())):
+            self._drop_pending(group_id, place, producer_id)
+        self._set(group_id, place, value)
 
     def resolve(self, producer: ProducerIdentity, commits: bool) -> set[str]:
-        """End the transaction of a producer. Returns the groups of its offsets."""
-        groups = set()
-        for key in list(self._places.get(producer.producer_id, ())):
-            pending = self._pending_at(key)
-            if commits:
-                self._set(key, pending[producer.producer_id])
-                for producer_id in list(takewhile(lambda other: other != producer.producer_id, pending)):
-                    self._drop_pending(key, producer_id)
-            self._drop_pending(key, producer.producer_id)
-            groups.add(key.group_id)
-        return groups
+        """End the transaction of a producer. Returns the groups of its offsets.
 
-    def _pending_at(self, key: OffsetKey) -> dict[ProducerId, OffsetValue]:
-        return self._pending.get(key.group_id, {}).get((key.topic, key.partition), {})
+        It is done in one turn of the loop, because whoever fetches afterwards gets all offsets of the transaction or
+        none: so it takes a few steps for each offset, about 0.3 us.
+        """
+        producer_id = producer.producer_id
+        groups = self._places.pop(producer_id, {})
+        for group_id, places in groups.items():
+            pending = self._pending[group_id]
+            committed = self._groups.setdefault(group_id, {}) if commits else {}
+            for place in places:
+                offsets = pending.pop(place)
+                committed[place] = offsets[producer_id]
+                if len(offsets) > 1:
+                    pending[place] = offsets
+                    replaced = takewhile(lambda other: other != producer_id, offsets) if commits else ()
+                    for dropped in (*replaced, producer_id):
+                        self._drop_pending(group_id, place, dropped)
+            if not pending:
+                self._pending.pop(group_id, None)
+        return set(groups)
 
-    def _drop_pending(self, key: OffsetKey, producer_id: ProducerId) -> None:
-        group, topic_partition = self._pending.get(key.group_id, {}), (key.topic, key.partition)
-        offsets, places = group.get(topic_partition, {}), self._places.get(producer_id, {})
+    def _drop_pending(self, group_id: str, place: tuple[str, int], producer_id: ProducerId) -> None:
+        group, by_group = self._pending.get(group_id, {}), self._places.get(producer_id, {})
+        offsets, places = group.get(place, {}), by_group.get(group_id, {})
         offsets.pop(producer_id, None)
-        places.pop(key, None)
+        places.pop(place, None)
         if not offsets:
-            group.pop(topic_partition, None)
+            group.pop(place, None)
         if not group:
-            self._pending.pop(key.group_id, None)
+            self._pending.pop(group_id, None)
         if not places:
+            by_group.pop(group_id, None)
+        if not by_group:
             self._places.pop(producer_id, None)
 
-    def _set(self, key: OffsetKey, value: OffsetValue | None) -> None:
-        topic_partition = (key.topic, key.partition)
+    def _set(self, group_id: str, place: tuple[str, int], value: OffsetValue | None) -> None:
         if value is not None:
-            self._groups.setdefault(key.group_id, {})[topic_partition] = value
-        elif key.group_id in self._groups:
-            self._groups[key.group_id].pop(topic_partition, None)
-            if not self._groups[key.group_id]:
-                del self._groups[key.group_id]
+            self._groups.setdefault(group_id, {})[place] = value
+        elif group_id in self._groups:
+            self._groups[group_id].pop(place, None)
+            if not self._groups[group_id]:
+                del self._groups[group_id]
 
     def of(self, group_id: str) -> dict[tuple[str, int], OffsetValue]:
         return self._groups.get(group_id, {})

@@ -182,7 +182,7 @@ def with_many_offsets(*group_ids: str) -> Coordinator:
 
 def test_offsets_of_a_deleted_group_are_deleted_in_parts() -> None:
     coordinator = with_many_offsets(GROUP)
-    parts = []
+    parts: list[tuple[int, bool]] = []
     while not parts or not parts[-1][1]:
         before = len(coordinator.log)
         reply = coordinator.ask(DeleteGroup(group_id=GROUP))

@@ -1,12 +1,15 @@
 """Offsets that producers commit in their transactions."""
 
+import sys
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.groups.group_commands import CommitOffsets, DeleteGroup, DeleteOffsets, FetchOffsets, UpdateTopics
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
+from conveyor.groups.records.group_records import OffsetKey, OffsetValue
 from conveyor.groups.replies import CommittedOffset
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
@@ -210,3 +213,26 @@ def test_a_commit_of_nothing_writes_nothing() -> None:
     empty = CommitOffsets(group_id=GROUP, member_id="", generation_id=-1, offsets=(), producer=FIRST)
     assert coordinator.ask(empty).errors == ()
     assert coordinator.log == []
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_end_of_a_transaction_takes_a_few_steps_for_each_offset(commit: bool) -> None:
+    """It is done in one turn of the event loop, and a transaction may have 100,000 offsets."""
+    offsets, calls = CommittedOffsets(), 0
+    value = OffsetValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp_ms=1, topic_id=None)
+    for number in range(1_000):
+        key = OffsetKey(group_id=f"g{number % 2}", topic="t", partition=number)
+        offsets.apply(key, value, FIRST)
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        assert offsets.resolve(FIRST, commit) == {"g0", "g1"}
+    finally:
+        sys.setprofile(None)
+    assert calls < 3 * 1_000
+    assert [len(offsets.of(group_id)) for group_id in ("g0", "g1")] == [500 * commit] * 2
+    assert not offsets.pending("g0")
