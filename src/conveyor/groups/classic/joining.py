@@ -87,7 +87,7 @@ def _rejoin_by_id(
     if (group.state is GroupState.COMPLETING_REBALANCE and unchanged) or (
         group.state is GroupState.STABLE and unchanged and not is_leader
     ):
-        member.update(command)
+        group.members.update(member, command)
         return decision.reply(token, group.joined(member))
     _rejoin(group, member, command, token, now_ms, decision)
 
@@ -112,7 +112,7 @@ def _rejoin(
             ErrorKind.REBALANCE_IN_PROGRESS, f"'{member.member_id}' has joined again on another connection"
         )
         decision.reply(member.join_token, JoinRefused(error=superseded, member_id=member.member_id))
-    member.update(command)
+    group.members.update(member, command)
     member.join_token = token
     group.membership_changed(now_ms, decision)
 
@@ -126,7 +126,7 @@ def _return_static(
     start.
     """
     member = group.replace_static(known_id, command.new_member_id, decision)
-    member.update(command)
+    group.members.update(member, command)
     member.touch(now_ms)
     if group.state is GroupState.STABLE and group.members.vote() == group.protocol_name:
         decision.records.append(group.record(now_ms))

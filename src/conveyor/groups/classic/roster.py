@@ -1,11 +1,13 @@
 """The members of a classic group."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from conveyor.groups.classic.classic_member import MAX_GROUP_BYTES, Member
+from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.static_members import StaticMembers
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.tally import Tally
 
 
 class Roster:
@@ -19,6 +21,8 @@ class Roster:
         self.pending: dict[str, int] = {}
         self._group_id = group_id
         self._members: dict[str, Member] = {}
+        self._supporters: Tally[str] = Tally()
+        """The number of members that support each protocol. Each join asks for it."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -35,13 +39,25 @@ class Roster:
         return self._members[member_id]
 
     def add(self, member: Member) -> None:
+        self._uncount(self._members.get(member.member_id))
         self._members[member.member_id] = member
+        self._supporters.update(member.protocol_names)
         self.pending.pop(member.member_id, None)
         self.static_members.add(member.group_instance_id, member.member_id)
 
     def remove(self, member: Member) -> None:
-        self._members.pop(member.member_id, None)
+        self._uncount(self._members.pop(member.member_id, None))
         self.static_members.remove(member.group_instance_id, member.member_id)
+
+    def update(self, member: Member, command: JoinGroup) -> None:
+        """Store the fields of a rejoining member's request."""
+        self._uncount(member)
+        member.update(command)
+        self._supporters.update(member.protocol_names)
+
+    def _uncount(self, member: Member | None) -> None:
+        for name in () if member is None else member.protocol_names:
+            self._supporters.remove(name)
 
     def have_rejoined(self) -> bool:
         """Return whether all members, and all new ones with an id, have sent their JoinGroup."""
@@ -49,13 +65,16 @@ class Roster:
 
     def supported(self, names: set[str], besides: str) -> set[str]:
         """Return the protocols among these that all members support, except the member with the id `besides`."""
-        return _shared(names, (member for member in self if member.member_id != besides))
+        member = self._members.get(besides)
+        own_names = set() if member is None else member.protocol_names
+        others = len(self) - (member is not None)
+        return {name for name in names if self._supporters[name] - (name in own_names) == others}
 
     def vote(self) -> str:
         """Return the protocol, supported by all members, that most members prefer."""
-        members = list(self)
-        shared = _shared(members[0].protocol_names, members[1:])
-        votes = Counter(next(name for name, _ in member.protocols if name in shared) for member in members)
+        first = next(iter(self))
+        shared = self.supported(first.protocol_names, first.member_id)
+        votes = Counter(next(name for name, _ in member.protocols if name in shared) for member in self)
         return votes.most_common(1)[0][0]
 
     def has_room(self, assignments: Mapping[str, bytes]) -> bool:
@@ -85,11 +104,3 @@ def check_group_bytes(group_id: str, size: int) -> None:
             ErrorKind.GROUP_MAX_SIZE_REACHED,
             f"the members of group '{group_id}' would have {size} bytes in all: at most {MAX_GROUP_BYTES}",
         )
-
-
-def _shared(names: set[str], members: Iterable[Member]) -> set[str]:
-    for member in members:
-        if not names:
-            break
-        names &= member.protocol_names
-    return names

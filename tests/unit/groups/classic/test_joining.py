@@ -1,13 +1,17 @@
 """JoinGroup: member ids, and immediate refusals."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from conveyor.groups.classic.classic_member import Member
 from conveyor.groups.classic.joining import MAX_PROTOCOLS
 from conveyor.groups.replies import Joined, JoinRefused
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
+
+NOT_SHARED = ErrorKind.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_new_member_is_told_its_id_first_and_joins_with_it() -> None:
@@ -160,3 +164,39 @@ def test_protocols_of_members_are_not_compared_one_by_one() -> None:
     assert len(coordinator.reply(rejoined).members) == 2
     assert coordinator.reply(second).protocol_name in dict(protocols)
     assert CountedName.compared < 20 * MAX_PROTOCOLS
+
+
+def protocols(*names: str) -> dict[str, Any]:
+    return {"protocols": tuple((name, b"") for name in names)}
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_join_looks_at_no_protocols_of_the_other_members(monkeypatch: pytest.MonkeyPatch, is_static: bool) -> None:
+    """A group may have thousands of members with 100 protocols each."""
+    coordinator, looked = Coordinator(), list[str]()
+    fields = {"group_instance_id": "desk"} if is_static else {}
+    [first], _ = coordinator.stable_group(1, **protocols("range", "sticky"), **fields)
+    for _ in range(50):
+        coordinator.start_join(**protocols("sticky", "other"))
+    names_of: Callable[[Member], set[str]] = vars(Member)["protocol_names"].fget
+
+    def look(member: Member) -> set[str]:
+        looked.append(member.member_id)
+        return names_of(member)
+
+    monkeypatch.setattr(Member, "protocol_names", property(look))
+    coordinator.start_join("" if is_static else first, **protocols("sticky"), **fields)
+    assert len(looked) < 10
+
+
+def test_protocols_that_members_share_follow_joins_and_leaves() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join(**protocols("a", "b", "b")).member_id
+    second = coordinator.start_join(**protocols("b", "c"))
+    assert kind_of(coordinator.reply(coordinator.start_join(**protocols("a", "c")))) is NOT_SHARED
+    joined = coordinator.join(first, **protocols("c", "b"))
+    assert joined.protocol_name in {"b", "c"}
+    assert coordinator.is_parked(coordinator.start_join(**protocols("c", "d")))
+    coordinator.leave(first, coordinator.reply(second).member_id)
+    coordinator.start_join(**protocols("d"))
+    assert kind_of(coordinator.reply(coordinator.start_join(**protocols("b", "c")))) is NOT_SHARED
