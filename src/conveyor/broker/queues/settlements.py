@@ -15,12 +15,15 @@ from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.transactional_acks import TransactionalAcks
 from conveyor.broker.services import Services
+from conveyor.broker.slices import Slices
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, Settled, SettleMessages, Target
 from conveyor.queues.subscription.policy import Subscription
 
 MAX_TARGETS = 10_000
+_AT_ONCE = 1_000
+"""The most targets of a request that are settled in one turn of the event loop: about 10 ms."""
 
 Results = list[RequestError | None]
 """One result for each target, in order: None if it was settled."""
@@ -44,6 +47,7 @@ class Settlements:
         transactional_acks: TransactionalAcks,
     ) -> None:
         self._tasks = services.tasks
+        self._slices = services.slices
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._calls = calls
@@ -67,7 +71,7 @@ class Settlements:
         ) -> None:
             self._tasks.answer(ask(caller, subscription, number, targets, transaction), reply)
 
-        return await answered(partial(self._settle_by, name, targets, submit))
+        return await answered(partial(self._settle_by, name, targets, submit, at_once=MAX_TARGETS))
 
     def nack(self, caller: Caller, name: str, targets: Sequence[str], delay_ms: int | None, reply: Reply) -> None:
         """Report failed messages. delay_ms: time until the next delivery; None for the subscription's backoff."""
@@ -103,34 +107,55 @@ class Settlements:
 
         self._settle_by(name, texts, submit, reply)
 
-    def _settle_by(self, name: str, texts: Sequence[str], submit: _Submit, reply: Reply) -> None:
+    def _settle_by(
+        self, name: str, texts: Sequence[str], submit: _Submit, reply: Reply, *, at_once: int = _AT_ONCE
+    ) -> None:
         subscription = self._subscriptions.existing(name)
         if len(texts) > MAX_TARGETS:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(texts)} messages at once: at most {MAX_TARGETS}")
 
         def settle(reply: Reply) -> None:
-            _Settling(texts, reply).begin(subscription, self._partitions.count(subscription), submit)
+            find = partial(find_target, subscription, partition_count=self._partitions.count(subscription))
+            settling = _Settling(texts, reply, find, partial(submit, subscription), self._slices)
+            settling.submit_from(0, at_once)
 
         self._partitions.when_ready(subscription, settle, reply)
 
 
 class _Settling:
-    """One request, answered when all its partitions have answered."""
+    """One request, answered when all its partitions have answered.
 
-    __slots__ = ("_errors", "_open", "_partitions_count", "_reply", "_results", "_texts")
+    find: resolves a target. submit: see `_Submit`.
+    """
 
-    def __init__(self, texts: Sequence[str], reply: Reply) -> None:
+    __slots__ = ("_errors", "_find", "_open", "_reply", "_results", "_slices", "_submit", "_submitted", "_texts")
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        reply: Reply,
+        find: Callable[[str], tuple[int, Target] | RequestError],
+        submit: Callable[[int, tuple[Target, ...], Callable[[Settled | RequestError], None]], None],
+        slices: Slices,
+    ) -> None:
         self._texts = texts
         self._reply = reply
+        self._find = find
+        self._submit = submit
+        self._slices = slices
         self._results: Results = [None] * len(texts)
         self._errors: list[RequestError] = []
-        self._partitions_count = self._open = 0
+        self._submitted = 0
+        self._open = 1
 
-    def begin(self, subscription: Subscription, partition_count: int, submit: _Submit) -> None:
-        """Settle the targets in their partitions, at once, so that their disk writes are flushed together."""
+    def submit_from(self, start: int, at_once: int) -> None:
+        """Settle so many targets in their partitions at once, so that their disk writes are flushed together, and the
+        others in later turns.
+        """
+        end = start + at_once
         by_partition: dict[int, tuple[list[int], list[Target]]] = {}
-        for index, text in enumerate(self._texts):
-            resolved = find_target(subscription, text, partition_count)
+        for index, text in enumerate(self._texts[start:end], start):
+            resolved = self._find(text)
             if isinstance(resolved, RequestError):
                 self._results[index] = resolved
                 continue
@@ -140,10 +165,15 @@ class _Settling:
                 found = by_partition[number] = ([], [])
             found[0].append(index)
             found[1].append(target)
-        self._partitions_count, self._open = len(by_partition), len(by_partition) + 1
+        self._submitted += len(by_partition)
+        self._open += len(by_partition)
         for number, (indexes, targets) in by_partition.items():
-            submit(subscription, number, tuple(targets), partial(self._settled, indexes))
-        self._end_one()
+            self._submit(number, tuple(targets), partial(self._settled, indexes))
+        rest = partial(self.submit_from, end, at_once)
+        if end >= len(self._texts):
+            self._end_one()
+        elif not self._slices.later(rest):  # The broker stops: its partitions refuse the rest.
+            rest()
 
     def _settled(self, indexes: Sequence[int], answer: Settled | RequestError) -> None:
         """Note the results of one partition, or why its leader has given none: other partitions may be settled."""
@@ -161,5 +191,5 @@ class _Settling:
     def _end_one(self) -> None:
         self._open -= 1
         if not self._open:
-            is_refused = bool(self._errors) and len(self._errors) == self._partitions_count
+            is_refused = bool(self._errors) and len(self._errors) == self._submitted
             self._reply(self._errors[0] if is_refused else self._results)
