@@ -103,9 +103,13 @@ class HttpCall(Generic[Query, Body]):
         """Count messages for the client's quota of bytes that it gets. Called if the exchange has a meter."""
         self.exchange.meter.consumed(sum(map(max_size_bytes, messages)))
 
+    def hold(self, weight_bytes: int) -> None:
+        """Hold the memory for a document that shows messages of this weight. Raises BudgetFull."""
+        self.exchange.memory.hold(_COPIES * weight_bytes)
+
     async def show(self, weight_bytes: int, make: Callable[[], Document]) -> Document:
         """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""
         if weight_bytes <= SMALL_BYTES:
             return make()
-        self.exchange.memory.hold(_COPIES * weight_bytes)
+        self.hold(weight_bytes)
         return await self.broker.slices.in_thread(make, self.exchange.meter)

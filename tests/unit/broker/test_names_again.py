@@ -142,10 +142,10 @@ async def test_subscriptions_and_schedules_go_in_one_change_with_their_topic(
             patched.setattr(storage.store, "commit", fail)
             with pytest.raises(RequestError, match="the store is away"):
                 await broker.topics.delete(CALLER, "t")
-        assert (len(broker.cluster.subscriptions.all()), broker.schedules.list()) == (1, [SCHEDULE])
+        assert (len(broker.cluster.subscriptions.all()), [*broker.schedules.all()]) == (1, [SCHEDULE])
         await broker.topics.delete(CALLER, "t")
         await broker.topics.create(CALLER, TOPIC)
-        assert (broker.cluster.subscriptions.all(), broker.schedules.list()) == ([], [])
+        assert (broker.cluster.subscriptions.all(), [*broker.schedules.all()]) == ([], [])
     image = await stored_image(storage)
     assert (list(image.topics), image.subscriptions, image.schedules) == (["t"], {}, {})
 
@@ -167,7 +167,7 @@ async def test_schedules_end_with_their_topic_though_another_has_its_name(broker
     await broker.topics.create(CALLER, TOPIC)
     await broker.schedules.add(CALLER, SCHEDULE)
     await delete(broker, TOPIC)
-    assert broker.schedules.list() == []
+    assert [*broker.schedules.all()] == []
     storage.clock.advance(ms=2 * MINUTE_MS)
     await ended(storage, "Schedules")
     assert await broker.fetch.browser.browse(CALLER, "t", None, EARLIEST, 10) == []
@@ -178,7 +178,7 @@ async def test_schedule_of_a_topic_that_has_the_name_again_stays(broker: BrokerN
     await broker.schedules.add(CALLER, SCHEDULE)
     await delete(broker, TOPIC)
     await broker.schedules.add(CALLER, SCHEDULE)
-    assert [schedule.name for schedule in broker.schedules.list()] == ["s"]
+    assert [schedule.name for schedule in broker.schedules.all()] == ["s"]
 
 
 async def test_forwarder_of_a_topic_that_has_the_name_again_goes_on(broker: BrokerNode, storage: Storage) -> None:

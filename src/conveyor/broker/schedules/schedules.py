@@ -16,7 +16,7 @@ When the wall clock is set, every schedule computes its next firing again: see `
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -118,9 +118,10 @@ class Schedules:
         for active in self._active.values():
             active.alarm.cancel()
 
-    def list(self) -> "list[Schedule]":
-        """Return every schedule, by name."""
-        return [self.existing(name) for name in sorted(self._metadata.image.schedules)]
+    def all(self) -> Iterator[Schedule]:
+        """Yield every schedule that there is now, by name. Each is decoded as it is asked for."""
+        image = self._metadata.image
+        return (_stored(image, name).schedule for name in sorted(image.schedules))
 
     def existing(self, name: str) -> Schedule:
         """Raise RequestError (UNKNOWN_SCHEDULE)."""

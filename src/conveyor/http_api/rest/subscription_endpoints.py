@@ -253,7 +253,8 @@ def show_subscription(subscription: Subscription) -> SubscriptionDocument:
 
 async def _list(call: HttpCall[NoQuery, None], subscriptions: list[Subscription]) -> SubscriptionList:
     permitted = await call.permitted(DESCRIBE, ResourceType.GROUP, subscriptions)
-    return SubscriptionList(list(map(show_subscription, permitted)))
+    in_turns = call.broker.slices.each(permitted)
+    return SubscriptionList([show_subscription(subscription) async for subscription in in_turns])
 
 
 def _policy(body: PolicyChange) -> dict[str, Any]:

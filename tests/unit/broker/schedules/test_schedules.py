@@ -98,7 +98,7 @@ async def test_only_the_last_missed_firing_is_made_good(storage: Storage) -> Non
         await broker.schedules.add(CALLER, SCHEDULE)
     storage.clock.advance(ms=10 * MINUTE_MS)
     async with running_parts(storage=storage) as broker:
-        assert broker.schedules.list() == [SCHEDULE]
+        assert [*broker.schedules.all()] == [SCHEDULE]
         storage.clock.advance()
         assert due_times(await fired(broker, 1)) == [FIRST_MS + 9 * MINUTE_MS]
 
@@ -139,7 +139,7 @@ async def test_schedule_ends_with_its_topic(storage: Storage) -> None:
         await broker.schedules.add(CALLER, SCHEDULE)
         await broker.schedules.add(CALLER, replace(SCHEDULE, name="stays", topic="other"))
         await broker.topics.delete(CALLER, "t")
-        assert [schedule.name for schedule in broker.schedules.list()] == ["stays"]
+        assert [schedule.name for schedule in broker.schedules.all()] == ["stays"]
     assert list((await stored_image(storage)).schedules) == ["stays"]
 
 
@@ -174,7 +174,7 @@ async def test_change_is_durable(storage: Storage) -> None:
         await broker.schedules.add(CALLER, SCHEDULE)
         changed = await broker.schedules.change(CALLER, "s", {"cron": "0 3 * * *", "payload": b"new", "paused": True})
     async with running_parts(storage=storage) as broker:
-        assert broker.schedules.list() == [changed]
+        assert [*broker.schedules.all()] == [changed]
 
 
 async def test_firing_that_failed_is_made_good_by_a_change(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
@@ -211,7 +211,7 @@ async def test_bad_change_is_refused(scheduled: BrokerNode, changes: dict[str, o
     with pytest.raises(RequestError) as refused:
         await scheduled.schedules.change(CALLER, "s", changes)
     assert refused.value.kind is kind
-    assert scheduled.schedules.list() == [SCHEDULE]
+    assert [*scheduled.schedules.all()] == [SCHEDULE]
 
 
 async def test_paused_schedule_never_fires(broker: BrokerNode, storage: Storage) -> None:
@@ -230,7 +230,7 @@ async def test_removed_schedule_never_fires_and_is_gone_after_a_restart(storage:
         storage.clock.advance(ms=10 * MINUTE_MS)
         assert await published(broker) == []
     async with running_parts(storage=storage) as broker:
-        assert broker.schedules.list() == []
+        assert [*broker.schedules.all()] == []
 
 
 async def test_next_firing_is_told(broker: BrokerNode) -> None:
@@ -255,7 +255,7 @@ async def test_bad_schedule_is_refused(broker: BrokerNode, schedule: Schedule, k
     with pytest.raises(RequestError) as refused:
         await broker.schedules.add(CALLER, schedule)
     assert refused.value.kind is kind
-    assert broker.schedules.list() == []
+    assert [*broker.schedules.all()] == []
 
 
 async def test_name_is_taken_once(scheduled: BrokerNode) -> None:

@@ -72,7 +72,7 @@ async def test_leader_alone_fires(brokers: TwoBrokers) -> None:
 
 async def test_any_broker_lists_and_changes_schedules(brokers: TwoBrokers) -> None:
     for broker in (brokers.one, brokers.two):
-        assert broker.schedules.list() == [SCHEDULE]
+        assert [*broker.schedules.all()] == [SCHEDULE]
         assert broker.schedules.existing("s") == SCHEDULE
     with pytest.raises(RequestError) as refused:
         await brokers.two.schedules.add(CALLER, SCHEDULE)
