@@ -18,9 +18,11 @@ Path = tuple[str, ...]
 """The names of nested arrays."""
 
 _FEW = 10
-"""Items of a piece whose items take up to a millisecond: each is answered with all settings or partitions."""
+"""Items of a piece whose items take up to a millisecond: each is answered with all settings or partitions, or deletes
+250 offsets.
+"""
 _ONE = 1
-"""Items of a piece whose items take up to 10 ms: each is answered with all members, or deleted with all offsets."""
+"""Items of a piece whose items take up to 10 ms: each is answered with all members."""
 _ERRORS = ("error_code", "error_message")
 
 
@@ -151,7 +153,7 @@ DIVISIONS: dict[int, Division] = {
     34: Division([("dirs", *_PARTITIONS)], [("results", "partitions")]),
     35: Division([_PARTITIONS], [("results", *_PARTITIONS)]),
     37: Division([("topics",)], [("results",)]),
-    42: Division([("groups_names",)], [("results",)], _ONE),
+    42: Division([("groups_names",)], [("results",)], _FEW),
     43: Division([("topic_partitions", "partitions")], [("replica_election_results", "partition_result")]),
     44: Division([("resources",)], [("responses",)]),
     45: Division([_PARTITIONS], [("responses", "partitions")]),

@@ -1,5 +1,7 @@
 """DeleteGroups (key 42): delete groups without members, and their offsets. v2 flexible."""
 
+import asyncio
+
 from conveyor.groups.group_commands import DeleteGroup
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -11,8 +13,10 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _delete(call: KafkaCall) -> None:
-    errors = [(group_id, await _error(call, group_id)) for group_id in call.request.groups_names]
-    call.answer({"results": [{"group_id": group_id, "error_code": code} for group_id, code in errors]})
+    names = call.request.groups_names
+    codes = await asyncio.gather(*(_error(call, group_id) for group_id in names))
+    results = [{"group_id": group_id, "error_code": code} for group_id, code in zip(names, codes, strict=True)]
+    call.answer({"results": results})
 
 
 async def _error(call: KafkaCall, group_id: str) -> int:
