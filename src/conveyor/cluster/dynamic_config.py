@@ -17,9 +17,9 @@ import msgspec
 from conveyor.cluster.image import ConfigOwner, ConfigScope, Texts
 from conveyor.cluster.topic_change import ConfigChange, Operation, change_text
 from conveyor.kernel.errors import SettingsError
-from conveyor.settings.setting import parse
+from conveyor.settings.setting import check_new_text, parse
 from conveyor.settings.setting_names import BrokerSetting, broker_settings, group_settings
-from conveyor.settings.topic_settings import list_items
+from conveyor.settings.topic_settings import list_items, list_text
 from conveyor.settings.tree import GroupsSettings, Settings, with_values
 
 ALL_BROKERS = "default"
@@ -101,8 +101,9 @@ def changed_texts(
                 f"'{change.name}' needs a restart: set {setting.path} by a flag, the environment or conveyor.toml"
             )
         change_text(texts, change, setting.declared, setting.value(in_force))
+        check_new_text(setting.declared, texts[change.name], label=change.name)
         if setting.declared.metadata["is_list"]:
-            texts[change.name] = ",".join(list_items(texts[change.name]))
+            texts[change.name] = list_text(list_items(texts[change.name]))
     return texts
 
 

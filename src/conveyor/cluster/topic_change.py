@@ -50,7 +50,7 @@ def replaced_config(topic: TopicImage, config: Mapping[str, str], settings: Sett
     if (config.get(DELAY_TARGET, topic.delay_target) or None) != topic.delay_target:
         raise RequestError(ErrorKind.INVALID_CONFIG, f"'{DELAY_TARGET}' is set when a topic is created, and stays")
     own = with_own_config(topic.name, config, topic.delay_target, shared_config(topic))
-    return replace(topic, config=checked_config(own, settings))
+    return replace(topic, config=checked_config(own, settings, topic.config))
 
 
 def check_more_partitions(

@@ -26,12 +26,13 @@ from conveyor.cluster.placement import Placement, check_factor, check_no_gateway
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import FIRST_LEADER_EPOCH, NodeId, TopicId
 from conveyor.records.batch import MAX_BATCH_BYTES
-from conveyor.settings.topic_settings import normalized
+from conveyor.settings.topic_settings import check_new_texts, normalized
 from conveyor.settings.tree import EMBEDDED, Settings, topic_settings
 
 BROKER_DEFAULT = -1
 MAX_NAME_CHARACTERS = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ def _outline_delayed(
         raise RequestError(ErrorKind.INVALID_REPLICATION_FACTOR, reason)
     check_name(companion(DELAY_STATE, request.name))
     own = with_own_config(request.name, request.config, target.name)
-    config = checked_config({**own, **shared_config(target)}, settings)
+    config = checked_config({**own, **shared_config(target)}, settings, target.config)
     check_partition_count(image, 2 * count, settings, others)
     return TopicOutline(
         name=request.name,
@@ -224,9 +225,15 @@ def check_name(name: str) -> None:
         )
 
 
-def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
-    """Return a topic's settings in their stored form. Raises RequestError (INVALID_CONFIG)."""
+def checked_config(
+    config: Mapping[str, str], settings: Settings, stored: Mapping[str, str] = _NOTHING
+) -> Mapping[str, str]:
+    """Return a topic's settings in their stored form. Raises RequestError (INVALID_CONFIG).
+
+    stored: the present settings. Those that stay as they are may have a form that is no longer accepted.
+    """
     try:
+        check_new_texts(config, stored)
         topic = topic_settings(settings.topics, config)
     except SettingsError as error:
         raise RequestError(ErrorKind.INVALID_CONFIG, str(error)) from error

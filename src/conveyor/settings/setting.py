@@ -7,6 +7,12 @@ from typing import Any
 
 from conveyor.kernel.errors import SettingsError
 
+MAX_TEXT_CHARACTERS = 4_096
+MAX_LIST_CHARACTERS = 32_767
+"""Kafka's limit for any setting. Source: KAFKA-18020, `ConfigurationControlManager`."""
+
+_SHOWN_CHARACTERS = 200
+
 type_names = {int: "a whole number", str: "text", bool: "true or false", float: "a number"}
 
 
@@ -46,14 +52,31 @@ def parse(declared: "Field[Any]", value: object, *, label: str) -> object:
     wanted = type(declared.default)
     parsed = _convert(wanted, value)
     if parsed is None:
-        raise SettingsError(f"setting '{label}' is {value!r}: it takes {type_names[wanted]}")
+        raise SettingsError(f"setting '{label}' is {_shown(value)}: it takes {type_names[wanted]}")
     _check_range(declared, parsed, label)
     return parsed
+
+
+def check_new_text(declared: "Field[Any]", text: str, *, label: str) -> None:
+    """Check the form of a text from a client, which all brokers will keep. Raises SettingsError.
+
+    `parse` checks its value. It also reads what earlier versions have stored: longer texts, and numbers with `_`.
+    """
+    limit = MAX_LIST_CHARACTERS if declared.metadata["is_list"] else MAX_TEXT_CHARACTERS
+    if len(text) > limit:
+        raise SettingsError(f"setting '{label}' has {len(text)} characters: it may have {limit}")
+    if isinstance(declared.default, int | float) and "_" in text:
+        raise SettingsError(f"setting '{label}' is {_shown(text)}: it takes {type_names[type(declared.default)]}")
 
 
 def as_text(value: Any) -> str:
     """Return a setting's value as Kafka writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _convert(wanted: type, value: object) -> object | None:
@@ -84,6 +107,6 @@ def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
     text = as_text(value)
     chosen = [text] if not declared.metadata["is_list"] else text.split(",") if text else []
     if choices and not set(chosen) <= set(choices):
-        raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")
+        raise SettingsError(f"setting '{label}' is {_shown(value)}: it is one of {', '.join(choices)}")
     if not re.fullmatch(declared.metadata["pattern"] or ".*", text, re.DOTALL):
-        raise SettingsError(f"setting '{label}' is {value!r}: it takes{unit}")
+        raise SettingsError(f"setting '{label}' is {_shown(value)}: it takes{unit}")

@@ -1,11 +1,11 @@
 """The settings of a topic, by Kafka's names. Those of Kafka that have no effect here are in `unused_settings`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from typing import Any, cast
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.settings.setting import parse, setting
+from conveyor.settings.setting import check_new_text, parse, setting
 from conveyor.settings.unused_settings import UNUSED_TOPIC_SETTINGS
 
 
@@ -230,12 +230,26 @@ def unknown_topic_setting(name: str) -> str:
 
 
 def normalized(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return settings in their stored form: without blanks around the items of a list, as in Kafka."""
+    """Return settings in their stored form: a list has no blanks around its items, as in Kafka, and no item twice."""
     declared = topic_setting_fields()
     return {
-        name: ",".join(list_items(text)) if name in declared and declared[name].metadata["is_list"] else text
+        name: list_text(list_items(text)) if name in declared and declared[name].metadata["is_list"] else text
         for name, text in overrides.items()
     }
+
+
+def check_new_texts(overrides: Mapping[str, str], stored: Mapping[str, str]) -> None:
+    """Check the form of a topic's settings that differ from the stored ones. Raises SettingsError."""
+    for name, declared in topic_setting_fields().items():
+        text = overrides.get(name)
+        if text is not None and text != stored.get(name):
+            check_new_text(declared, text, label=name)
+
+
+def list_text(items: Iterable[str]) -> str:
+    """Return a list as text, with each item once. An empty item stays what it is, and is not valid beside others."""
+    items = list(items)
+    return ",".join(dict.fromkeys(items) if all(items) else items)
 
 
 def list_items(text: str) -> list[str]:

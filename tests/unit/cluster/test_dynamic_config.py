@@ -14,6 +14,7 @@ from conveyor.cluster.dynamic_config import (
 from conveyor.cluster.image import ConfigScope
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import SettingsError
+from conveyor.settings.setting import MAX_LIST_CHARACTERS, MAX_TEXT_CHARACTERS
 from conveyor.settings.setting_names import broker_settings, group_settings
 from conveyor.settings.tree import Settings, from_sources
 from tests.unit.cluster.images import EMPTY, changed
@@ -49,6 +50,29 @@ def test_only_settings_that_are_live_change() -> None:
     assert (known, unknown) == ({NAME: "3"}, ["no.such", "node.id"])
     with pytest.raises(SettingsError, match=r"'node\.id' needs a restart: set broker\.node_id"):
         changed_texts({}, [ConfigChange(name="node.id", operation=Operation.SET, value="4")], broker_settings(), GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.retention.ms", "_5"),
+        ("log.retention.ms", "5".rjust(MAX_TEXT_CHARACTERS + 1)),
+        ("log.cleanup.policy", "delete".rjust(MAX_LIST_CHARACTERS + 1)),
+        ("max.connections.per.ip.overrides", "h:1,".ljust(MAX_TEXT_CHARACTERS + 1)),
+    ],
+)
+def test_form_of_a_text_is_checked_when_it_changes(name: str, text: str) -> None:
+    setting = ConfigChange(name=name, operation=Operation.SET, value=text)
+    with pytest.raises(SettingsError, match=name):
+        changed_texts({}, [setting], broker_settings(), GIVEN)
+    other = ConfigChange(name=NAME, operation=Operation.SET, value="3")
+    assert changed_texts({name: text}, [other], broker_settings(), GIVEN) == {name: text, NAME: "3"}
+
+
+def test_list_is_stored_with_each_item_once() -> None:
+    name = "log.cleanup.policy"
+    setting = ConfigChange(name=name, operation=Operation.SET, value=",".join(["delete", " compact"] * 3))
+    assert changed_texts({}, [setting], broker_settings(), GIVEN) == {name: "delete,compact"}
 
 
 def test_every_setting_of_a_group_is_live() -> None:

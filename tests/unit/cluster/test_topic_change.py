@@ -1,5 +1,7 @@
 """Changes of a topic: single settings, all settings, more partitions."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -18,6 +20,8 @@ from conveyor.cluster.topic_creation import TopicRequest, plan_companion, plan_t
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.records.batch import MAX_BATCH_BYTES
+from conveyor.settings.setting import MAX_LIST_CHARACTERS, MAX_TEXT_CHARACTERS
+from conveyor.settings.topic_settings import topic_settings
 from conveyor.settings.tree import Settings, from_sources
 from tests.unit.cluster.images import EMPTY, with_brokers, with_topics
 
@@ -87,6 +91,52 @@ def test_change_refuses_what_has_no_sound_value(bad: ConfigChange) -> None:
     with pytest.raises(RequestError) as refused:
         changed_config(topic(), [bad], SETTINGS)
     assert refused.value.kind is ErrorKind.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [
+        ("retention.ms", "5".rjust(MAX_TEXT_CHARACTERS)),
+        ("delay.target", "x" * MAX_TEXT_CHARACTERS),
+        ("cleanup.policy", "delete," * 4_000 + "delete".rjust(MAX_LIST_CHARACTERS - 28_000)),
+        ("leader.replication.throttled.replicas", "0:1".ljust(MAX_LIST_CHARACTERS)),
+    ],
+)
+def test_text_of_a_setting_is_limited(name: str, longest: str) -> None:
+    settings = {name: longest + " " * 9}
+    attempts: list[Callable[[], object]] = [
+        lambda: changed_config(topic(), [change(name, Operation.SET, settings[name])], SETTINGS),
+        lambda: replaced_config(topic(), settings, SETTINGS),
+        lambda: plan_topic(CLUSTER, TopicRequest(name="t", config=settings), SETTINGS, TopicId(UUID(int=1))),
+    ]
+    for attempt in attempts:
+        with pytest.raises(RequestError) as refused:
+            attempt()
+        assert refused.value.kind is ErrorKind.INVALID_CONFIG
+        assert len(refused.value.message) < 500
+    if name != "delay.target":
+        assert name in changed_config(topic(), [change(name, Operation.SET, longest)], SETTINGS).config
+
+
+@pytest.mark.parametrize(("name", "text"), [("retention.ms", "1_0"), ("min.cleanable.dirty.ratio", "0.1_0")])
+def test_number_has_a_plain_form(name: str, text: str) -> None:
+    plain = {name: f" +{text.replace('_', '')} "}
+    assert replaced_config(topic(), plain, SETTINGS).config == plain
+    with pytest.raises(RequestError, match=r"a (whole )?number") as refused:
+        replaced_config(topic(), {name: text}, SETTINGS)
+    assert refused.value.kind is ErrorKind.INVALID_CONFIG
+
+
+def test_stored_settings_of_a_form_that_is_no_longer_accepted_stay() -> None:
+    long = ",".join(f"{number}:0" for number in range(MAX_LIST_CHARACTERS))
+    stored = {"retention.ms": "_" * 9_000 + "5", "leader.replication.throttled.replicas": long}
+    before = replace(topic(), config=stored)
+    assert topic_settings(SETTINGS.topics, stored).retention_ms == 5
+    changed = changed_config(before, [change("segment.bytes", Operation.SET, "4096")], SETTINGS)
+    assert changed.config == {**stored, "segment.bytes": "4096"}
+    with pytest.raises(RequestError, match="characters"):
+        changed_config(before, [change("retention.ms", Operation.SET, stored["retention.ms"] + "0")], SETTINGS)
+    assert "retention.ms" not in changed_config(before, [change("retention.ms", Operation.DELETE)], SETTINGS).config
 
 
 def test_change_refuses_a_setting_named_twice() -> None:

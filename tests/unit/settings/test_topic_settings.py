@@ -68,9 +68,10 @@ def test_value_that_kafka_takes_is_taken(name: str, value: str) -> None:
         ("cleanup.policy", "delete, compact", "delete,compact"),
         ("cleanup.policy", " compact\t", "compact"),
         ("cleanup.policy", " ", ""),
+        ("cleanup.policy", ",".join(["delete", "compact"] * 3), "delete,compact"),
     ],
 )
-def test_items_of_a_list_are_trimmed(name: str, value: str, taken: str) -> None:
+def test_items_of_a_list_are_trimmed_and_kept_once(name: str, value: str, taken: str) -> None:
     made = topic_settings(TopicSettings(), {name: value})
     assert getattr(made, topic_setting_fields()[name].name) == taken
     assert normalized({name: value}) == {name: taken}
@@ -100,6 +101,8 @@ def test_only_lists_are_normalized() -> None:
         ("local.retention.bytes", "-1", "it is one of -2"),
         ("cleanup.policy", "delete compact", "it is one of delete, compact"),
         ("cleanup.policy", "delete, ", "it is one of delete, compact"),
+        ("cleanup.policy", ",", "it is one of delete, compact"),
+        ("flush.ms", "9" * 400 + "x", "9...: it takes a whole number"),
         ("leader.replication.throttled.replicas", "0-1", "it takes * or partition:broker,..."),
         ("follower.replication.throttled.replicas", "0:1,*", "it takes * or partition:broker,..."),
     ],
