@@ -1,6 +1,6 @@
 """Decides on a change of a topic: its settings, or more partitions. Pure: nothing is stored here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, replace
 from enum import Enum, auto
 from typing import Any
@@ -129,12 +129,12 @@ def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[A
             f"'{change.name}' is not a list: it can be set, not appended to or subtracted from",
         )
     present = [item for item in list_items(config.get(change.name, str(default))) if item]
-    given = list_items(change.value)
+    given = dict.fromkeys(list_items(change.value))
     if change.operation is Operation.APPEND:
-        present += [item for item in given if item not in present]
+        changed: Iterable[str] = dict.fromkeys(present) | given
     else:
-        present = [item for item in present if item not in given]
-    config[change.name] = ",".join(present)
+        changed = (item for item in present if item not in given)
+    config[change.name] = ",".join(changed)
 
 
 def _as_nodes(assignment: Sequence[Sequence[int]]) -> list[tuple[NodeId, ...]]:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from conveyor.cluster import topic_change
 from conveyor.cluster.image import QUEUE_STATE, BrokerImage, TopicImage
 from conveyor.cluster.placement import Placement
 from conveyor.cluster.topic_change import (
@@ -75,6 +76,43 @@ def test_change_trims_the_words_of_a_list() -> None:
     both = changed_config(fewer, [change("cleanup.policy", Operation.SET, "delete , compact")], SETTINGS)
     assert both.config == added.config
     assert replaced_config(topic(), {"cleanup.policy": " delete , compact "}, SETTINGS).config == added.config
+
+
+class Item(str):
+    """An item of a list. compared: how often one was compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Item.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize(("operation", "left"), [(Operation.APPEND, 3_000), (Operation.SUBTRACT, 1_000)])
+def test_change_compares_each_item_of_a_list_once(
+    monkeypatch: pytest.MonkeyPatch, operation: Operation, left: int
+) -> None:
+    monkeypatch.setattr(topic_change, "list_items", lambda text: [Item(item) for item in text.split(",")])
+    monkeypatch.setattr(Item, "compared", 0)
+    name = "leader.replication.throttled.replicas"
+    present, given = (",".join(f"{number}:0" for number in range(start, start + 2_000)) for start in (0, 1_000))
+    changed = changed_config(replace(topic(), config={name: present}), [change(name, operation, given)], SETTINGS)
+    assert len(changed.config[name].split(",")) == left
+    assert Item.compared < 5_000
+
+
+def test_append_is_limited_by_the_list_that_it_makes() -> None:
+    name = "leader.replication.throttled.replicas"
+    part = ",".join(f"{number}:0" for number in range(1_000, 4_000))
+    changed = changed_config(topic(), [change(name, Operation.APPEND, part)], SETTINGS)
+    assert changed_config(changed, [change(name, Operation.APPEND, part)], SETTINGS) == changed
+    more = part.replace(":0", ":1")
+    with pytest.raises(RequestError, match="has 41999 characters: it may have 32767") as refused:
+        changed_config(changed, [change(name, Operation.APPEND, more)], SETTINGS)
+    assert refused.value.kind is ErrorKind.INVALID_CONFIG
 
 
 @pytest.mark.parametrize(
