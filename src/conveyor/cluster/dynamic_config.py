@@ -24,7 +24,7 @@ from conveyor.settings.tree import GroupsSettings, Settings, with_values
 
 ALL_BROKERS = "default"
 
-_NOTHING: Texts = MappingProxyType({})
+NO_TEXTS: Texts = MappingProxyType({})
 
 
 class LayeredSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class LayeredSettings(msgspec.Struct, frozen=True, kw_only=True):
 def as_given(given: Settings) -> LayeredSettings:
     """Return the layers before any change."""
     return LayeredSettings(
-        given=given, of_all=_NOTHING, of_broker=_NOTHING, of_groups={}, in_force=given, group_settings={}
+        given=given, of_all=NO_TEXTS, of_broker=NO_TEXTS, of_groups={}, in_force=given, group_settings={}
     )
 
 
@@ -64,7 +64,9 @@ def with_broker_texts(layers: LayeredSettings, node_id: int | None, texts: Texts
         else:
             parse(setting.declared, text, label=name)
     in_force = with_values(layers.given, changed)
-    groups = {group_id: _settings_of(group_id, own, in_force) for group_id, own in layers.of_groups.items()}
+    groups = layers.group_settings
+    if in_force.groups != layers.in_force.groups:
+        groups = {group_id: _settings_of(group_id, own, in_force) for group_id, own in layers.of_groups.items()}
     return msgspec.structs.replace(layers, of_all=of_all, of_broker=of_broker, in_force=in_force, group_settings=groups)
 
 
@@ -73,12 +75,31 @@ def with_group_texts(layers: LayeredSettings, group_id: str, texts: Texts) -> La
 
     Raises SettingsError, as above.
     """
-    of_groups = {name: own for name, own in layers.of_groups.items() if name != group_id}
-    groups = {name: settings for name, settings in layers.group_settings.items() if name != group_id}
-    if texts:
-        groups[group_id] = _settings_of(group_id, texts, layers.in_force)
-        of_groups[group_id] = texts
-    return msgspec.structs.replace(layers, of_groups=of_groups, group_settings=groups)
+    layers, refused = with_texts_of_groups(layers, {group_id: texts})
+    if refused:
+        raise refused[group_id]
+    return layers
+
+
+def with_texts_of_groups(
+    layers: LayeredSettings, texts_by_group: Mapping[str, Texts]
+) -> tuple[LayeredSettings, dict[str, SettingsError]]:
+    """Return the layers with other overrides for some groups, and why groups have none: their overrides are invalid, or
+    contradict other values. A group with empty texts has none, either.
+    """
+    of_groups, groups = dict(layers.of_groups), dict(layers.group_settings)
+    refused = {}
+    for group_id, texts in texts_by_group.items():
+        of_groups.pop(group_id, None)
+        groups.pop(group_id, None)
+        if not texts:
+            continue
+        try:
+            groups[group_id] = _settings_of(group_id, texts, layers.in_force)
+            of_groups[group_id] = texts
+        except SettingsError as error:
+            refused[group_id] = error
+    return msgspec.structs.replace(layers, of_groups=of_groups, group_settings=groups), refused
 
 
 def changed_texts(

@@ -203,7 +203,7 @@ class GroupMachine:
         self, command: OneGroupCommand[object], token: Token, now_ms: int, decision: Decision
     ) -> None:
         try:
-            _check_length(command.group_id)
+            check_group_id(command.group_id)
             self._dispatch(command, token, now_ms, decision)
         except RequestError as error:
             refusal = error.detached()
@@ -389,7 +389,7 @@ class GroupMachine:
         return None if consumers is None else consumers.changed_ms + retention_ms
 
 
-def _check_length(group_id: str) -> None:
+def check_group_id(group_id: str) -> None:
     """Raise RequestError (INVALID_GROUP_ID) if the group id is too long: the key of each committed offset has it."""
     if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
         raise RequestError(ErrorKind.INVALID_GROUP_ID, f"the group id has more than {MAX_GROUP_ID_BYTES} bytes")

@@ -24,6 +24,7 @@ from conveyor.cluster.cluster_defaults import (
 )
 from conveyor.cluster.controller.eligible_replicas import ended_eligibilities
 from conveyor.cluster.dynamic_config import (
+    NO_TEXTS,
     LayeredSettings,
     as_given,
     broker_owner,
@@ -31,9 +32,11 @@ from conveyor.cluster.dynamic_config import (
     valid_texts,
     with_broker_texts,
     with_group_texts,
+    with_texts_of_groups,
 )
 from conveyor.cluster.image import ClusterImage, ConfigOwner, ConfigScope, Texts
 from conveyor.cluster.topic_change import ConfigChange
+from conveyor.groups.group_machine import check_group_id
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError, storage_failure
 from conveyor.kernel.ids import is_gateway
@@ -113,8 +116,10 @@ class DynamicSettings:
     ) -> None:
         """Change the overrides of a group. The group need not exist.
 
-        Raises RequestError: INVALID_CONFIG, METADATA_UNAVAILABLE, DISK_FULL.
+        Raises RequestError: INVALID_CONFIG, INVALID_GROUP_ID, METADATA_UNAVAILABLE, DISK_FULL.
         """
+        if (ConfigScope.GROUPS, group_id) not in self._metadata.image.configs:  # It may have an id that is too long.
+            check_group_id(group_id)
         await self._change(_of_group(group_id), changes, replaces, check_only)
 
     async def _change(self, place: _Place, changes: Sequence[ConfigChange], replaces: bool, check_only: bool) -> None:
@@ -146,29 +151,39 @@ class DynamicSettings:
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         if new.configs is old.configs and old.seq:
             return
-        self.layers = as_given(self.layers.given)
+        before, self.layers = self.layers, as_given(self.layers.given)
         if self._is_shared:  # Even if another one of the settings for all brokers contradicts this broker's own.
             self.layers = with_broker_texts(self.layers, None, of_cluster(new.configs.get(broker_owner(None), {})))
         places = [self._of_broker(None), self._of_broker(self._given.broker.node_id)]
-        places += [_of_group(name) for scope, name in new.configs if scope is ConfigScope.GROUPS]
         for place in places:
             if place.owner in new.configs:
                 self._take(place, new.configs[place.owner])
+        stored = _of_groups(new)
+        if self.layers.in_force.groups == before.in_force.groups:  # Only those of changed groups can differ.
+            self.layers = msgspec.structs.replace(
+                self.layers, of_groups=before.of_groups, group_settings=before.group_settings
+            )
+            stored = _differences(_of_groups(old), stored)
+        self._take_groups(stored)
         self._services.use(self.layers.in_force)
         self.changed.emit(self.layers)
 
     def _take(self, place: _Place, stored: Texts) -> None:
-        texts, unknown = valid_texts(stored, place.known)
-        owner = "/".join(place.owner)
-        if unknown:
-            log.warning(
-                "settings left out owner=%s names=%s: they cannot change at run time, or belong to the whole cluster",
-                owner, unknown,
-            )  # fmt: skip
+        texts = _known_texts(place.owner, stored, place.known)
         try:
             self.layers = place.layered(self.layers, texts)
         except SettingsError as error:
-            log.error("settings left out owner=%s names=%s reason=%s", owner, sorted(texts), error)
+            _log_refused(place.owner, texts, error)
+
+    def _take_groups(self, stored: Mapping[str, Texts]) -> None:
+        """Take the settings of some groups in one step: each step copies those of all groups."""
+        texts = {
+            group_id: _known_texts((ConfigScope.GROUPS, group_id), own, group_settings())
+            for group_id, own in stored.items()
+        }
+        self.layers, refused = with_texts_of_groups(self.layers, texts)
+        for group_id, error in refused.items():
+            _log_refused((ConfigScope.GROUPS, group_id), texts[group_id], error)
 
     def _of_broker(self, node_id: int | None) -> _Place:
         is_one_of_many = self._is_shared and node_id is not None
@@ -179,6 +194,30 @@ class DynamicSettings:
             layered=lambda layers, texts: with_broker_texts(layers, node_id, texts),
             invalid=ErrorKind.INVALID_REQUEST,
         )
+
+
+def _of_groups(image: ClusterImage) -> dict[str, Texts]:
+    return {name: texts for (scope, name), texts in image.configs.items() if scope is ConfigScope.GROUPS}
+
+
+def _differences(old: Mapping[str, Texts], new: Mapping[str, Texts]) -> dict[str, Texts]:
+    """Return the new texts of the groups that have others; no texts for a group that has none any more."""
+    changed = {group_id: texts for group_id, texts in new.items() if texts is not old.get(group_id)}
+    return changed | dict.fromkeys(old.keys() - new.keys(), NO_TEXTS)
+
+
+def _known_texts(owner: ConfigOwner, stored: Texts, known: Mapping[str, BrokerSetting]) -> Texts:
+    texts, unknown = valid_texts(stored, known)
+    if unknown:
+        log.warning(
+            "settings left out owner=%s names=%s: they cannot change at run time, or belong to the whole cluster",
+            "/".join(owner), unknown,
+        )  # fmt: skip
+    return texts
+
+
+def _log_refused(owner: ConfigOwner, texts: Texts, error: SettingsError) -> None:
+    log.error("settings left out owner=%s names=%s reason=%s", "/".join(owner), sorted(texts), error)
 
 
 def _of_group(group_id: str) -> _Place:
