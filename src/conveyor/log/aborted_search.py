@@ -30,15 +30,6 @@ def aborted_between(segments: Sequence[Segment], offset: int, limit_offset: int)
     return found
 
 
-def is_aborted(segments: Sequence[Segment], header: BatchHeader) -> bool:
-    """Return whether a batch below the last stable offset belongs to an aborted transaction. Raises StorageFailure:
-    see `aborted_between`.
-    """
-    if not is_transactional(header):
-        return False
-    return AbortedBatches(aborted_between(segments, header.base_offset, header.next_offset)).has(header)
-
-
 class AbortedBatches:
     """The batches of some aborted transactions, in the order of their markers."""
 

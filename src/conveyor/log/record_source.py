@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from conveyor.kernel.errors import LogDamaged, ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
-from conveyor.log.aborted_search import AbortedBatches, aborted_between, is_aborted
+from conveyor.log.aborted_search import AbortedBatches, aborted_between
 from conveyor.log.batch_reading import StoredBatch, batches_in, read_batch
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
@@ -71,7 +71,7 @@ BYTES_OF_A_RUN = 4 << 10
 _MAX_MESSAGE_BYTES = 16 << 20
 
 _SEARCHED_OFFSETS = 10_000
-"""`batches` searches so many offsets ahead for aborted transactions at once."""
+"""The source searches so many offsets ahead for aborted transactions at once."""
 
 _UNPACKED_AT_ONCE = 1 << 20
 """The most bytes that one call of `batches` decompresses, apart from its last batch."""
@@ -196,6 +196,11 @@ class MessageSource:
         self._last: SourceBatch | None = None
         self._gap = range(0)
         """The offsets without a batch that were found last: the next ones are likely among them."""
+        self._stable_offset = 0
+        """A last stable offset that a caller of `batches` has seen."""
+        self._aborted = AbortedBatches()
+        self._searched = range(0)
+        """The offsets, below the last stable offset, whose aborted batches are known."""
         self._share: CacheShare | None = None
 
     def join(self, share: CacheShare) -> None:
@@ -225,6 +230,7 @@ class MessageSource:
         """Read from a reopened log from now on. The files of the previous log may be closed."""
         self._log = log
         self._bases, self._last, self._gap = [], None, range(0)
+        self._searched = range(0)
         self._batches.clear()
         self._contents.clear()
         self._positions_count = self._content_bytes = 0
@@ -249,16 +255,13 @@ class MessageSource:
             self._check_gap(offset, limit_offset)
             return
         unpacked_bytes = self.unpacked_bytes
-        aborted, searched_offset = AbortedBatches(), 0
+        self._stable_offset = max(self._stable_offset, limit_offset)
         for batch in batches_in(piece, offset):
             header = batch.header
             if offset < header.base_offset:
                 self._check_gap(offset, header.base_offset)
             offset = header.next_offset
-            if is_transactional(header) and header.next_offset > searched_offset:
-                searched_offset = min(limit_offset, header.next_offset + _SEARCHED_OFFSETS)
-                aborted = AbortedBatches(aborted_between(self._log.segments.all, header.base_offset, searched_offset))
-            if aborted.has(header):
+            if self._is_aborted(header):
                 batch = batch._replace(header=header._replace(attributes=header.attributes | CONTROL))
             yield batch
             if self.unpacked_bytes - unpacked_bytes > _UNPACKED_AT_ONCE:
@@ -332,8 +335,22 @@ class MessageSource:
 
     def _has_no_messages(self, batch: SourceBatch) -> bool:
         if batch.is_aborted is None:
-            batch.is_aborted = is_aborted(self._log.segments.all, batch.header)
+            batch.is_aborted = self._is_aborted(batch.header)
         return batch.is_aborted or bool(batch.header.attributes & CONTROL)
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        """Return whether a batch below the last stable offset belongs to an aborted transaction.
+
+        The search may look at all transactions that were aborted while a long one was open, so its result is kept for
+        the batches behind. Raises StorageFailure.
+        """
+        if not is_transactional(header):
+            return False
+        if header.base_offset < self._searched.start or header.next_offset > self._searched.stop:
+            end = max(header.next_offset, min(self._stable_offset, header.next_offset + _SEARCHED_OFFSETS))
+            self._aborted = AbortedBatches(aborted_between(self._log.segments.all, header.base_offset, end))
+            self._searched = range(header.base_offset, end)
+        return self._aborted.has(header)
 
     def message(self, batch: SourceBatch, index: int, limit_bytes: int = SMALL_BYTES) -> Message:
         """Return one record of a batch by its index. Raises UnreadableBatch, StillPacked, StorageFailure."""
