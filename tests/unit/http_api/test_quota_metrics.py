@@ -13,6 +13,6 @@ async def test_throttled_requests_are_counted_by_quota() -> None:
             CALLER, ((CLIENT_ID, None),), [QuotaChange(key="producer_byte_rate", value=1)]
         )
         broker.clients.quotas.meter(CALLER, "app", 1000, lambda _: None).produced()
-        page = render_metrics(broker, NetworkProbe())[0].decode().splitlines()
+        page = (await render_metrics(broker, NetworkProbe()))[0].decode().splitlines()
     assert 'conveyor_quota_throttled_total{quota="producer_byte_rate"} 1.0' in page
     assert 'conveyor_quota_throttled_total{quota="consumer_byte_rate"} 0.0' in page

@@ -70,7 +70,7 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
 
 async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:
     """Show the broker's counters in Prometheus' text format."""
-    return Raw(*render_metrics(call.broker, call.door.network_probe))
+    return Raw(*await render_metrics(call.broker, call.door.network_probe))
 
 
 ENDPOINTS = (

@@ -1,7 +1,13 @@
-"""The broker's counters in Prometheus' text format, read from the probes at each request."""
+"""The broker's counters in Prometheus' text format, read from the probes at each request.
 
-from collections.abc import Iterator
-from typing import Any
+The event loop reads them in slices, so a page is not of one moment. What belongs together is read in one turn: all
+values of one partition, and each other metric with all its labels. A thread makes the page from these values, which
+nothing changes any more, with a registry that only this page has.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,6 +18,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.ops.queue_metrics import queue_metrics
 from conveyor.http_api.ops.replication_metrics import replication_metrics
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics
+from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
 COUNTERS = {
@@ -39,15 +46,39 @@ COUNTERS = {
 }
 
 
-def render_metrics(broker: BrokerNode, network_probe: Any) -> tuple[bytes, str]:
+class _PartitionValues(NamedTuple):
+    topic: str
+    partition: str
+    end_offset: int
+    high_watermark: int
+    stable_offset: int
+    size_bytes: int
+
+
+async def render_metrics(broker: BrokerNode, network_probe: Any) -> tuple[bytes, str]:
     """Return the page and its content type."""
+    metrics = _BrokerMetrics(broker, network_probe).collect()
+    collected = [metric async for metric in broker.slices.each(metrics, lambda metric: len(metric.samples))]
+    partitions = [_values_of(partition) async for partition in broker.slices.each(broker.partitions.table)]
+    return await broker.slices.in_thread(partial(_page, collected, partitions)), CONTENT_TYPE_LATEST
+
+
+def _page(collected: Sequence[Metric], partitions: Sequence[_PartitionValues]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_BrokerCollector(broker, network_probe))
+    registry.register(_Collected([*collected, *_partition_metrics(partitions)]))
     ProcessCollector(registry=registry)
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    return generate_latest(registry)
 
 
-class _BrokerCollector(Collector):
+class _Collected(Collector):
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Sequence[Metric]:
+        return self._metrics
+
+
+class _BrokerMetrics:
     def __init__(self, broker: BrokerNode, network_probe: Any) -> None:
         self._broker = broker
         self._probes = {
@@ -72,7 +103,6 @@ class _BrokerCollector(Collector):
         yield from self._disk()
         yield self._throttled()
         yield from self._audit()
-        yield from self._per_partition()
         yield from replication_metrics(self._broker)
         yield from transaction_metrics(self._broker)
         yield from queue_metrics(self._broker)
@@ -121,17 +151,27 @@ class _BrokerCollector(Collector):
                 dropped.add_metric([reason], count)
             yield dropped
 
-    def _per_partition(self) -> Iterator[Metric]:
-        labels = ["topic", "partition"]
-        end = GaugeMetricFamily("conveyor_partition_log_end_offset", "Next offset of a partition.", labels=labels)
-        high = GaugeMetricFamily("conveyor_partition_high_watermark", "Offset that consumers see up to.", labels=labels)
-        doc = "Offset that consumers of committed records see up to."
-        stable = GaugeMetricFamily("conveyor_partition_last_stable_offset", doc, labels=labels)
-        size = GaugeMetricFamily("conveyor_partition_size_bytes", "Bytes of a partition's segments.", labels=labels)
-        for partition in self._broker.partitions.table:
-            names = [partition.identity.topic, str(partition.identity.partition)]
-            end.add_metric(names, partition.log.log_end_offset)
-            high.add_metric(names, partition.term.high_watermark)
-            stable.add_metric(names, last_stable_offset(partition))
-            size.add_metric(names, partition.log.segments.size_bytes)
-        yield from (end, high, stable, size)
+
+def _values_of(partition: Partition) -> _PartitionValues:
+    topic, number = partition.identity
+    return _PartitionValues(
+        topic,
+        str(number),
+        partition.log.log_end_offset,
+        partition.term.high_watermark,
+        last_stable_offset(partition),
+        partition.log.segments.size_bytes,
+    )
+
+
+def _partition_metrics(partitions: Sequence[_PartitionValues]) -> Iterator[Metric]:
+    labels = ["topic", "partition"]
+    end = GaugeMetricFamily("conveyor_partition_log_end_offset", "Next offset of a partition.", labels=labels)
+    high = GaugeMetricFamily("conveyor_partition_high_watermark", "Offset that consumers see up to.", labels=labels)
+    doc = "Offset that consumers of committed records see up to."
+    stable = GaugeMetricFamily("conveyor_partition_last_stable_offset", doc, labels=labels)
+    size = GaugeMetricFamily("conveyor_partition_size_bytes", "Bytes of a partition's segments.", labels=labels)
+    for topic, number, *values in partitions:
+        for metric, value in zip((end, high, stable, size), values, strict=True):
+            metric.add_metric([topic, number], value)
+    yield from (end, high, stable, size)
