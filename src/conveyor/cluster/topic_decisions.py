@@ -20,6 +20,7 @@ from conveyor.cluster.changes import (
     topic_put,
 )
 from conveyor.cluster.controller.eligible_replicas import ended_eligibility
+from conveyor.cluster.controller.image_draft import MOST_BUNDLES
 from conveyor.cluster.image import (
     COMPANIONS,
     DELAY_STATE,
@@ -165,13 +166,17 @@ def deleted_topic(image: ClusterImage, name: str, topic_id: TopicId) -> list[Cha
 
 
 def mended_topics(image: ClusterImage) -> list[Change]:
-    """Restore the mandatory settings of the broker's own topics and of delayed topics."""
-    mended = [
-        replace(topic, config=mended)
-        for topic in image.topics.values()
-        if (mended := mended_config(topic)) != topic.config
-    ]
-    return [topic_put(topic) for topic in mended]
+    """Restore the mandatory settings of the broker's own topics and of delayed topics.
+
+    Stops at topics with MOST_BUNDLES partitions together; called again on its result it continues.
+    """
+    changes: list[Change] = []
+    left = MOST_BUNDLES
+    for topic in image.topics.values():
+        if left > 0 and (mended := mended_config(topic)) != topic.config:
+            changes.append(topic_put(replace(topic, config=mended)))
+            left -= len(topic.partitions)
+    return changes
 
 
 def raised_epochs(image: ClusterImage, seen: EpochsSeen, node_id: NodeId) -> list[PartitionChanged]:

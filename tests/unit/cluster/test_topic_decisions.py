@@ -2,12 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from secrets import token_urlsafe
 from uuid import UUID, uuid4
 
 import pytest
 
-from conveyor.cluster.changes import Change, SchedulePut, SubscriptionPut, fold, topic_put
-from conveyor.cluster.image import DELAY_STATE, OFFSETS_TOPIC, QUEUE_STATE, BrokerImage, ClusterImage, companion
+from conveyor.cluster.changes import Change, SchedulePut, SubscriptionPut, fold, partition_changed, topic_put
+from conveyor.cluster.controller.image_draft import MOST_BUNDLES
+from conveyor.cluster.image import (
+    DELAY_STATE,
+    OFFSETS_TOPIC,
+    QUEUE_STATE,
+    BrokerImage,
+    ClusterImage,
+    TopicImage,
+    companion,
+)
+from conveyor.cluster.metadata_log import LogEntry, encode_entry
 from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config, replaced_config
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import (
@@ -166,6 +177,32 @@ def test_own_settings_are_mended_where_they_are_wrong() -> None:
     wrong = replace(image.topics[OFFSETS_TOPIC], config={"cleanup.policy": "delete"})
     after = apply(image, [topic_put(wrong)])
     assert apply(after, mended_topics(after)).topics == image.topics
+
+
+def test_own_settings_of_many_topics_are_mended_in_several_decisions() -> None:
+    """A decision fits in an entry, with names that hardly compress."""
+    image = created(TopicRequest(name="t"))
+    topics = [
+        TopicImage(
+            name=companion(QUEUE_STATE, token_urlsafe(150)),
+            topic_id=TopicId(uuid4()),
+            partitions=image.topics["t"].partitions,
+            config={"cleanup.policy": "compact"},
+        )
+        for _ in range(MOST_BUNDLES + 1)
+    ]
+    image = apply(image, [topic_put(topic) for topic in topics])
+    first = mended_topics(image)
+    encode_entry(LogEntry(controller_epoch=0, changes=tuple(first), batch=uuid4()))
+    second = mended_topics(apply(image, first))
+    assert (len(first), len(second)) == (MOST_BUNDLES, 1)
+    assert mended_topics(apply(apply(image, first), second)) == []
+
+
+def test_most_raised_epochs_fit_in_an_entry_whatever_the_names() -> None:
+    partition = created(TopicRequest(name="t")).topics["t"].partitions[0]
+    changes = [partition_changed(token_urlsafe(186), 0, partition) for _ in range(MOST_BUNDLES)]
+    encode_entry(LogEntry(controller_epoch=0, changes=tuple(changes), batch=uuid4()))
 
 
 def test_epoch_is_raised_only_from_the_one_that_was_seen() -> None:

@@ -113,20 +113,8 @@ class Membership:
             await self._session.close()
 
     async def _stopped(self) -> ClusterImage:
-        """Propose until nothing changes: one decision may leave a part to the next."""
         request = ShutdownRequest(node_id=self._node_id, broker_epoch=self._session.broker_epoch)
-        is_done = False
-
-        def decide(image: ClusterImage) -> list[Change]:
-            nonlocal is_done
-            changes = stopping_broker(image, request, self._services.settings)
-            is_done = not changes
-            return changes
-
-        while True:
-            image = await self._metadata.propose(decide)
-            if is_done:
-                return image
+        return await self._metadata.propose_all(lambda image: stopping_broker(image, request, self._services.settings))
 
     def _doubts(self) -> dict[tuple[TopicId, int], Doubt]:
         """Return the bundles with doubtful logs, by their owners."""
@@ -150,7 +138,7 @@ class Membership:
         lost = [bundle for bundle, doubt in self._doubts().items() if doubt is Doubt.LOST]
         if lost:
             try:
-                await self._metadata.propose(partial(self._without, lost))
+                await self._metadata.propose_all(partial(self._without, lost))
             except RequestError as error:
                 log.warning("lost logs not withdrawn partitions=%d reason=%s", len(lost), error)
 

@@ -162,6 +162,20 @@ class Metadata:
         proposal.add_done_callback(self._proposed)
         return await asyncio.shield(proposal)
 
+    async def propose_all(self, decide: Decide) -> ClusterImage:
+        """Propose until nothing changes: one decision may leave a part to the next, as one entry does not hold all."""
+        is_done = False
+
+        def noted(image: ClusterImage) -> Sequence[Change]:
+            nonlocal is_done
+            changes = decide(image)
+            is_done = not changes
+            return changes
+
+        while not is_done:
+            image = await self.propose(noted)
+        return image
+
     async def catch_up(self) -> ClusterImage:
         """Observe everything that is in the log now. Raises StorageFailure."""
         async with self._one_change:

@@ -18,7 +18,6 @@ cannot be stored, the leader is read-only in the previous epoch, and `raise_epoc
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,12 +28,14 @@ from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
+from conveyor.broker.timed_signal import Pauses
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
 from conveyor.cluster.cluster_defaults import min_insync_replicas
 from conveyor.cluster.controller.damaged_replicas import is_withdrawn
+from conveyor.cluster.controller.image_draft import MOST_BUNDLES
 from conveyor.cluster.controller.partition_transition import effective_min_insync
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
-from conveyor.cluster.topic_decisions import raised_epochs
+from conveyor.cluster.topic_decisions import EpochsSeen, raised_epochs
 from conveyor.kernel.errors import RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.kernel.signal import Signal
@@ -102,6 +103,8 @@ class Reconciler:
         self._epochs_due: dict[tuple[TopicId, int], LeaderEpoch] = {}
         """The leader epochs, by topic id and partition, in which appends are not allowed; see the module's docstring.
         """
+        self._raising = Pauses()
+        """How often the leader epochs could not be stored; the disk watch determines when it is tried again."""
 
     async def start(self) -> None:
         """Open all partitions assigned to this broker. Raises StorageFailure."""
@@ -142,15 +145,25 @@ class Reconciler:
         await self.reopen(identity)
 
     async def raise_epochs(self) -> None:
-        """Store the leader epochs that are due, if the store has space now."""
-        if not self._epochs_due:
-            return
-        due = dict(self._epochs_due)
-        with suppress(RequestError):
-            await self._metadata.propose(lambda image: raised_epochs(image, due, self._node_id))
-            for key, epoch in due.items():
-                if self._epochs_due.get(key) == epoch:  # Otherwise the log has lost records in the raised epoch, too.
-                    del self._epochs_due[key]
+        """Store the leader epochs that are due, in portions that fit in an entry, if the store has space now."""
+        due = list(self._epochs_due.items())
+        try:
+            for start in range(0, len(due), MOST_BUNDLES):
+                await self._raise(dict(due[start : start + MOST_BUNDLES]))
+        except RequestError as error:
+            log.log(
+                self._raising.log_level, "leader epochs not stored partitions=%d: read-only until they are; reason=%s",
+                len(self._epochs_due), error,
+            )  # fmt: skip
+            self._raising.next_ms()
+        else:
+            self._raising.reset()
+
+    async def _raise(self, due: EpochsSeen) -> None:
+        await self._metadata.propose(lambda image: raised_epochs(image, due, self._node_id))
+        for key, epoch in due.items():
+            if self._epochs_due.get(key) == epoch:  # Otherwise the log has lost records in the raised epoch, too.
+                del self._epochs_due[key]
 
     def _settings_changed(self, before: Settings) -> None:
         if before.topics != self._services.settings.topics and self._applied.seq >= 0:
@@ -340,8 +353,6 @@ class Reconciler:
             if self._metadata.session.is_embedded if before is None else _has_lost_records(before, opened):
                 self._epochs_due[topic.topic_id, number] = topic.partitions[number].leader_epoch
         await self.raise_epochs()
-        if self._epochs_due:
-            log.warning("leader epochs not stored partitions=%d: read-only until they are", len(self._epochs_due))
         for (topic, number), opened in zip(opening, logs, strict=True):
             self._put(self._newest(topic), number, opened)
 

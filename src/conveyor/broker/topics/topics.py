@@ -189,7 +189,7 @@ class Topics:
     async def _mend(self) -> None:
         """Restore the mandatory settings of the broker's own topics and of delayed topics."""
         before = self._metadata.image
-        after = await self._metadata.propose(mended_topics)
+        after = await self._metadata.propose_all(mended_topics)
         for topic in after.topics.values():
             was = before.topics.get(topic.name)
             if was is not None and was.config != topic.config:

@@ -118,9 +118,14 @@ def observed_brokers(
 def without_lost(
     image: ClusterImage, node: NodeId, bundles: Iterable[tuple[TopicId, int]], settings: Settings
 ) -> list[Change]:
-    """Let a broker with an embedded store, which never registers, leave the ISRs of bundles with lost logs."""
+    """Let a broker with an embedded store, which never registers, leave the ISRs of bundles with lost logs.
+
+    Stops at MOST_BUNDLES; called again on its result it continues.
+    """
     draft = ImageDraft(image, settings)
     for topic_id, number in bundles:
+        if draft.is_full:
+            break
         bundle = bundle_by_id(image, topic_id, number)
         if bundle is not None and _leaves(bundle[1], node, Doubt.LOST):
             draft.settle(bundle[0], number, lost=frozenset({node}), wiped=frozenset({node}))

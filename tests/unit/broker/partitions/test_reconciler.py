@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.partitions import reconciler
 from conveyor.broker.partitions.reconciler import _is_older
+from conveyor.cluster import metadata_log
 from conveyor.cluster.changes import BrokerRegistered, TopicPut, partition_changed, topic_put
 from conveyor.cluster.image import NO_LEADER, QUEUE_STATE, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
@@ -180,6 +182,42 @@ async def test_epoch_is_raised_in_one_change_before_the_partitions_are_led(stora
     async with running_parts(storage=storage) as broker:
         assert [broker.partitions.table.find(name, 0).term.epoch for name in ("a", "b")] == [1, 1]
         assert broker.metadata.image.seq == seq + 1
+
+
+async def test_epochs_are_raised_in_as_many_changes_as_they_need(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limits are scaled down: two partitions fit in an entry, and all do not."""
+    names = [f"{uuid4().hex}{uuid4().hex}" for _ in range(5)]
+    async with running_parts(storage=storage) as broker:
+        for name in names:
+            await broker.topics.create(CALLER, TopicRequest(name=name))
+            await publish(broker, (name, 0))
+        seq = broker.metadata.image.seq
+        killed = storage.disk.power_cut(LosesNothing())
+    storage.disk = killed
+    monkeypatch.setattr(reconciler, "MOST_BUNDLES", 2)
+    monkeypatch.setattr(metadata_log, "MAX_ENTRY_BYTES", 420)
+    async with running_parts(storage=storage) as broker:
+        assert [broker.partitions.table.find(name, 0).term.epoch for name in names] == [1] * 5
+        assert broker.metadata.image.seq == seq + 3
+    assert "leader epochs not stored" not in caplog.text
+
+
+async def test_refusal_of_the_epochs_is_logged_once_in_a_while(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await publish(broker, ("t", 0))
+        crashed = storage.disk.power_cut(LosesAll())
+    storage.disk, storage.store.is_full = crashed, True
+    async with running_parts(storage=storage) as broker:
+        for _ in range(3):
+            await broker.partitions.reconciler.raise_epochs()
+        warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        [warning] = [message for message in warnings if message.startswith("leader epochs not stored")]
+        assert "partitions=1: read-only until they are; reason=" in warning
 
 
 async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(storage: Storage) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from conveyor.adapters.zookeeper.zookeeper_store import MAX_REQUEST_BYTES
 from conveyor.cluster.changes import BrokerRegistered, PartitionChanged, topic_put
+from conveyor.cluster.controller.image_draft import MOST_BUNDLES
 from conveyor.cluster.controller.registrations import (
     Doubt,
     Registration,
@@ -187,6 +188,17 @@ def test_broker_with_an_embedded_store_does_not_lead_what_it_has_lost(replicas: 
     after = changed(image, *without_lost(image, NodeId(1), [bundle], SETTINGS))
     assert (first(after).leader, first(after).isr) == (NO_LEADER, ())
     assert without_lost(after, NodeId(1), [bundle], SETTINGS) == []
+
+
+def test_broker_with_an_embedded_store_leaves_many_lost_bundles_in_several_decisions() -> None:
+    count = MOST_BUNDLES + 1
+    image = cluster(*[partition([1])] * count)
+    bundles = [(image.topics["t"].topic_id, number) for number in range(count)]
+    first_changes = without_lost(image, NodeId(1), bundles, SETTINGS)
+    after = changed(image, *first_changes)
+    second_changes = without_lost(after, NodeId(1), bundles, SETTINGS)
+    assert (len(first_changes), len(second_changes)) == (MOST_BUNDLES, 1)
+    assert without_lost(changed(after, *second_changes), NodeId(1), bundles, SETTINGS) == []
 
 
 def test_directory_of_an_earlier_version_counts_as_the_same() -> None:
