@@ -1,7 +1,7 @@
 """Decides on changes of topics, together with their dependents: companions, subscriptions, schedules.
 
-Pure. A decision is one entry of the metadata log, so it takes effect as a whole or not at all. Every decision raises
-RequestError if the image does not allow the change.
+Pure. A decision is one entry of the metadata log, so it takes effect as a whole or not at all; those that may need more
+than an entry say so. Every decision raises RequestError if the image does not allow the change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +43,9 @@ from conveyor.cluster.topic_creation import (
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NewId, NodeId, TopicId, TopicPartition
 from conveyor.settings.tree import Settings
+
+MOST_DEPENDENTS = 1_000
+"""The subscriptions and schedules that one decision removes. With names of any length, they fit in one entry."""
 
 EpochsSeen = Mapping[tuple[TopicId, int], LeaderEpoch]
 """Leader epochs by topic id and partition."""
@@ -143,6 +146,7 @@ def grown_topic(
 def deleted_topic(image: ClusterImage, name: str, topic_id: TopicId) -> list[Change]:
     """Delete a topic and its companions, subscriptions and schedules.
 
+    With more than MOST_DEPENDENTS, only so many subscriptions and schedules; called again on its result it continues.
     Raises RequestError: UNKNOWN_TOPIC, also if the name now belongs to another topic; INVALID_TOPIC; POLICY_VIOLATION
     for the target of a delayed topic, which may have records that wait.
     """
@@ -158,11 +162,13 @@ def deleted_topic(image: ClusterImage, name: str, topic_id: TopicId) -> list[Cha
     companions = [companion_name for kind in COMPANIONS if (companion_name := companion(kind, name)) in image.topics]
     subscriptions = [item.name for item in image.subscriptions.values() if item.topic_id == topic.topic_id]
     schedules = [item.name for item in image.schedules.values() if item.topic_id == topic.topic_id]
-    return [
-        *(TopicRemoved(name=removed) for removed in [name, *companions]),
+    dependents: list[Change] = [
         *(SubscriptionRemoved(name=removed) for removed in subscriptions),
         *(ScheduleRemoved(name=removed) for removed in schedules),
     ]
+    if len(dependents) > MOST_DEPENDENTS:
+        return dependents[:MOST_DEPENDENTS]
+    return [*(TopicRemoved(name=removed) for removed in [name, *companions]), *dependents]
 
 
 def mended_topics(image: ClusterImage) -> list[Change]:

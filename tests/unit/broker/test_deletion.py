@@ -7,6 +7,7 @@ from threading import Event
 import pytest
 
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.cluster import topic_decisions
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import StoreOperation
@@ -135,6 +136,21 @@ async def test_deletion_is_one_change_with_all_that_goes_with_the_topic() -> Non
         assert (image.seq, list(image.topics)) == (before + 1, ["other"])
         assert (dict(image.subscriptions), dict(image.schedules)) == ({}, {})
         assert [str(partition.identity) for partition in broker.partitions.table] == ["other-0"]
+
+
+async def test_deletion_takes_as_many_changes_as_the_dependents_of_the_topic_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_decisions, "MOST_DEPENDENTS", 2)
+    async with running_parts() as broker:
+        await broker.topics.create(CALLER, TOPIC)
+        for number in range(5):
+            await broker.queues.lifecycle.create(CALLER, "t", f"s-{number}", EARLIEST, {})
+        before = broker.metadata.image.seq
+        await broker.topics.delete(CALLER, "t")
+        image = broker.metadata.image
+        assert (image.seq, list(image.topics), dict(image.subscriptions)) == (before + 3, [], {})
+        assert len(broker.partitions.table) == 0
 
 
 async def test_queues_that_are_loaded_while_their_topic_is_deleted_leave_no_companion() -> None:

@@ -22,6 +22,7 @@ from conveyor.cluster.metadata_log import LogEntry, encode_entry
 from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config, replaced_config
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import (
+    MOST_DEPENDENTS,
     changed_topic,
     created_topic,
     deleted_topic,
@@ -140,6 +141,23 @@ def test_deletion_takes_all_that_goes_with_the_topic() -> None:
         image = apply(image, [subscription, SchedulePut(name=f"p{number}", topic_id=topic_id, document="")])
     after = apply(image, deleted_topic(image, "t", image.topics["t"].topic_id))
     assert (list(after.topics), list(after.subscriptions), list(after.schedules)) == (["other"], ["s1"], ["p1"])
+
+
+def test_topic_with_any_number_of_dependents_is_deleted_in_decisions_that_fit_in_an_entry() -> None:
+    image = created(TARGET)
+    topic_id = image.topics["t"].topic_id
+    puts: list[Change] = []
+    for _ in range(MOST_DEPENDENTS + 1):
+        puts.append(SubscriptionPut(name=token_urlsafe(190), subscription_id=uuid4(), topic_id=topic_id, document=""))
+        puts.append(SchedulePut(name=token_urlsafe(190), topic_id=topic_id, document=""))
+    image = apply(image, puts)
+    left = []
+    while image.topics:
+        changes = deleted_topic(image, "t", topic_id)
+        encode_entry(LogEntry(controller_epoch=0, changes=tuple(changes), batch=uuid4()))
+        image = apply(image, changes)
+        left.append((len(image.topics), len(image.subscriptions) + len(image.schedules)))
+    assert left == [(1, MOST_DEPENDENTS + 2), (1, 2), (0, 0)]
 
 
 def test_target_is_deleted_after_its_delayed_topic() -> None:

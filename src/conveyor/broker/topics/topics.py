@@ -173,7 +173,8 @@ class Topics:
         If files cannot be removed now, the next start removes them or sets them aside.
         """
         topic = self.existing(name)
-        await self._change(lambda image: deleted_topic(image, name, topic.topic_id))
+        while self._metadata.image.topic_by_id(topic.topic_id) is not None:
+            await self._change(lambda image: deleted_topic(image, name, topic.topic_id))
         await self._reconciler.removed()
         log.info("topic deleted name=%s id=%s caller=%s", name, topic.topic_id, caller)
 
