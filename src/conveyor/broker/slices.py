@@ -7,19 +7,21 @@ other work waits for that at a time.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from time import thread_time
 from typing import Protocol, TypeVar
 
-from conveyor.broker.answers import answered
+from conveyor.broker.answers import all_answered, answered
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import StorageFailure
 
 SLICE_ITEMS = 250
 """The most items of one slice, which should take less than 10 ms."""
+SLICE_ASKS = 50
+"""The machines, such as queues of a topic's partitions, that a slice gives a command that each of them writes."""
 TURN_ITEMS = 2_000
 """The items of machines, such as deadlines of messages, after which the other machines wait for the next turn: about
 5 ms. The work that reaches the limit may exceed it.
@@ -100,6 +102,21 @@ class Slices:
             if room <= 0:
                 await self.turn()
                 room = SLICE_ITEMS
+
+    async def ask_each(
+        self, ask: Callable[[Item], Coroutine[object, object, Result]], items: Sequence[Item]
+    ) -> list[Result]:
+        """Ask something of each item, as `all_answered` does: of SLICE_ASKS items in each turn, without waiting for the
+        answers of the earlier ones. Returns the answers in the order of the items. Raises the first error.
+        """
+
+        async def ask_some(start: int) -> list[Result]:
+            if len(items) > SLICE_ASKS:
+                await self.turn()
+            return await all_answered([ask(item) for item in items[start : start + SLICE_ASKS]])
+
+        portions = await all_answered([ask_some(start) for start in range(0, len(items), SLICE_ASKS)])
+        return [answer for portion in portions for answer in portion]
 
     def soon(self, work: Callable[[], None], machine: CountsWork) -> None:
         """Do work of a machine: now if this turn has room for it, otherwise in a later turn, after the work that waits

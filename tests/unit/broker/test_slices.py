@@ -3,6 +3,7 @@ machines share a number of items.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,9 +13,9 @@ from unittest.mock import Mock
 import pytest
 
 from conveyor.broker import slices as slices_module
-from conveyor.broker.slices import Slices
+from conveyor.broker.slices import SLICE_ASKS, Slices
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 
 
 async def slices_of(bugs: list[BaseException]) -> Slices:
@@ -217,3 +218,44 @@ async def test_logs_are_read_off_the_loop_and_the_failure_comes_back() -> None:
     assert await results.get() != get_ident()
     slices.off_loop(fail, results.put_nowait)
     assert await results.get() is failure
+
+
+async def test_many_are_asked_in_portions_and_answer_in_their_order() -> None:
+    """All portions begin, in one turn each, also after an error and before the answers of the earlier ones."""
+    slices, turn, turns = await slices_of([]), 0, list[int]()
+    answers: dict[int, asyncio.Future[int]] = {number: asyncio.Future() for number in range(3 * SLICE_ASKS - 1)}
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        if len(turns) < len(answers):
+            asyncio.get_running_loop().call_soon(next_turn)
+
+    async def ask(number: int) -> int:
+        turns.append(turn)
+        return await answers[number]
+
+    next_turn()
+    asked = asyncio.ensure_future(slices.ask_each(ask, list(answers)))
+    while len(turns) < len(answers):
+        await slices.turn()
+    assert sorted(Counter(turns).values()) == [SLICE_ASKS - 1, SLICE_ASKS, SLICE_ASKS]
+    for number in reversed(answers):
+        answers[number].set_result(-number)
+    assert await asked == [-number for number in answers]
+
+
+async def test_the_first_error_of_many_is_raised_once_all_are_asked() -> None:
+    slices, asked = await slices_of([]), list[int]()
+
+    async def ask(number: int) -> int:
+        asked.append(number)
+        if number == 0:
+            raise RequestError(ErrorKind.PARTITION_OFFLINE, "gone")
+        return number
+
+    with pytest.raises(RequestError, match="gone"):
+        await slices.ask_each(ask, range(2 * SLICE_ASKS))
+    for _ in range(3):
+        await slices.turn()
+    assert asked == list(range(2 * SLICE_ASKS))

@@ -9,13 +9,14 @@ import logging
 from itertools import count
 from uuid import UUID
 
-from conveyor.broker.answers import all_answered, ignored, pause
+from conveyor.broker.answers import ignored, pause
 from conveyor.broker.coordinators.coordinators import Coordinators
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.slices import SLICE_ASKS, SLICE_ITEMS
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -226,8 +227,12 @@ class QueuePartitions(Coordinators[QueuePartition]):
 
     def _policy_changed(self, subscription: Subscription) -> None:
         """Apply a policy that any broker has changed."""
-        for queue in self.of(subscription.topic_id):
-            if queue.machine.queue(subscription.id) is not None:
+        self._services.tasks.start(self._pass_to_all(subscription))
+
+    async def _pass_to_all(self, subscription: Subscription) -> None:
+        weight = SLICE_ITEMS // SLICE_ASKS
+        async for queue in self._services.slices.each(self.of(subscription.topic_id), lambda _: weight):
+            if queue.machine.queue(subscription.id) is not None and self._is_current(subscription):
                 self._pass_policy(queue, subscription)
 
     def _pass_policy(self, queue: QueuePartition, subscription: Subscription) -> None:
@@ -241,9 +246,12 @@ class QueuePartitions(Coordinators[QueuePartition]):
 
     async def _pass_policy_later(self, queue: QueuePartition, subscription: Subscription) -> None:
         await pause(self._services.clock, _POLICY_RETRY_MS)
-        exists = self._subscriptions.exists(subscription)
-        if not queue.is_stopped and exists and self._subscriptions.current(subscription) == subscription:
+        if not queue.is_stopped and self._is_current(subscription):
             self._pass_policy(queue, subscription)
+
+    def _is_current(self, subscription: Subscription) -> bool:
+        """Return whether a subscription exists, with this policy."""
+        return self._subscriptions.exists(subscription) and self._subscriptions.current(subscription) == subscription
 
     def _removed(self, subscription: Subscription) -> None:
         """Forget a subscription that any broker has deleted, unless its topic was deleted with it."""
@@ -253,8 +261,10 @@ class QueuePartitions(Coordinators[QueuePartition]):
             task.add_done_callback(lambda _: self._forgetting.pop(subscription.id, None))
 
     async def _forget(self, subscription: Subscription) -> None:
+        await self._services.slices.turn()  # One change may remove many subscriptions.
         try:
-            await all_answered([self.notify(queue, subscription) for queue in self.of(subscription.topic_id)])
+            queues = self.of(subscription.topic_id)
+            await self._services.slices.ask_each(lambda queue: self.notify(queue, subscription), queues)
         except RequestError as error:  # A queue that was not reached forgets the subscription when it is next loaded.
             log.warning("queues not notified of a deletion subscription=%s reason=%s", subscription.name, error)
         if not self._subscriptions.has_any(subscription.topic_id):

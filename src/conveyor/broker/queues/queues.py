@@ -30,7 +30,7 @@ class Queues:
         subscriptions, queues, leaders = calls.subscriptions, coordinators.queues, calls.leaders
         self.subscribed_partitions = subscribed = SubscribedPartitions(services, topics, subscriptions, queues)
         self.lifecycle = SubscriptionLifecycle(
-            topics=topics, subscriptions=subscriptions, partitions=queues, subscribed=subscribed, calls=calls
+            services, topics=topics, subscriptions=subscriptions, partitions=queues, subscribed=subscribed, calls=calls
         )
         self.leases = Leases(services, subscriptions, queues, subscribed, calls, leaders)
         services.serving.callback(self.leases.stop)

@@ -6,13 +6,14 @@ subscriptions are unique across the cluster.
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from conveyor.broker.answers import all_answered
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -28,6 +29,7 @@ class SubscriptionLifecycle:
 
     def __init__(
         self,
+        services: Services,
         *,
         topics: Topics,
         subscriptions: Subscriptions,
@@ -35,6 +37,7 @@ class SubscriptionLifecycle:
         subscribed: SubscribedPartitions,
         calls: QueueCalls,
     ) -> None:
+        self._slices = services.slices
         self._topics = topics
         self._subscriptions = subscriptions
         self._partitions = partitions
@@ -101,7 +104,7 @@ class SubscriptionLifecycle:
         for number in to:
             if not 0 <= number < count:
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{subscription.topic}' has no partition {number}")
-        await all_answered([self._calls.seek(caller, subscription, number, offset) for number, offset in to.items()])
+        await self._slices.ask_each(lambda place: self._calls.seek(caller, subscription, *place), list(to.items()))
 
     async def purge(self, caller: Caller, name: str) -> int:
         """Settle all messages without delivering them. Returns how many were settled."""
@@ -113,7 +116,7 @@ class SubscriptionLifecycle:
         """Begin a subscription in every partition where it has not begun."""
         numbers = range(self._subscribed.count(subscription))
         try:
-            await all_answered([self._calls.begin(caller, subscription, number) for number in numbers])
+            await self._slices.ask_each(partial(self._calls.begin, caller, subscription), numbers)
         except RequestError as error:
             reason = f"subscription '{subscription.name}' exists, and has not begun in all partitions yet: "
             raise RequestError(error.kind, reason + error.message) from error
@@ -121,10 +124,10 @@ class SubscriptionLifecycle:
     async def _seek(self, caller: Caller, subscription: Subscription, to: StartPosition) -> list[int]:
         """Move the subscription in every partition. Returns the numbers of messages that this settles."""
         numbers = range(self._subscribed.count(subscription))
-        return await all_answered([self._calls.seek(caller, subscription, number, to) for number in numbers])
+        return await self._slices.ask_each(lambda number: self._calls.seek(caller, subscription, number, to), numbers)
 
     async def _notify(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
-        await all_answered([self._partitions.notify(partition, subscription) for partition in partitions])
+        await self._slices.ask_each(lambda partition: self._partitions.notify(partition, subscription), partitions)
 
 
 def _check_filter(document: Mapping[str, object]) -> None:
