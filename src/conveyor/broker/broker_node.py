@@ -51,7 +51,7 @@ class BrokerNode:
         services.serving.push_async_callback(partitions.drain)
         services.serving.callback(self.replicas.follow_no_more)
         calls = LeaderCalls(services, links)
-        self.topics = Topics(services, partitions, calls)
+        self.topics = Topics(services, partitions, self.cluster.subscriptions, calls)
         self.fetch = Fetch(services, partitions, self.topics, calls)
         self.produce = Produce(services, partitions, self.topics, calls)
         self.clients = Clients(services, self.topics, self.produce.messages, ports.key_source)

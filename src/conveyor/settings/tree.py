@@ -137,6 +137,15 @@ class BrokerSettings:
         minimum=1,
         live=True,
     )
+    max_subscription_partitions: int = setting(
+        100_000,
+        "Maximum number of subscription partitions in the cluster: a subscription has one for each partition of its"
+        " topic. Each takes about 7 KB of memory, and is read at the start. Above the limit no subscription is created,"
+        " and no topic with subscriptions gets partitions.",
+        unit="partitions",
+        minimum=1,
+        live=True,
+    )
     flush_threads: int = setting(
         4,
         "Threads for the fsyncs that the kernel's own queue (Linux AIO) does not accept.",

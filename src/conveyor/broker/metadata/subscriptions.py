@@ -12,9 +12,10 @@ from uuid import UUID
 
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import SubscriptionPut, SubscriptionRemoved
-from conveyor.cluster.image import ClusterImage, changed_keys
+from conveyor.cluster.image import ClusterImage, TopicImage, changed_keys
 from conveyor.cluster.topic_decisions import existing_user_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicId
 from conveyor.kernel.signal import Signal
 from conveyor.queues.subscription.policy import (
     Policy,
@@ -31,10 +32,13 @@ class Subscriptions:
     """A view of the cluster image, kept up to date. Proposes changes of subscriptions."""
 
     def __init__(self, services: Services) -> None:
+        self._services = services
         self._metadata = services.metadata
         self._new_id = services.new_id
         self._by_name: dict[str, Subscription] = {}
         self._by_topic: dict[UUID, dict[UUID, Subscription]] = {}
+        self._partition_count = 0
+        """Of all subscriptions together; each counts the partitions of its topic."""
         self.added: Signal[Subscription] = Signal()
         """A subscription has appeared in the metadata."""
         self.changed: Signal[Subscription] = Signal()
@@ -91,6 +95,17 @@ class Subscriptions:
         """Return the names of the topics that have subscriptions."""
         return {next(iter(subscriptions.values())).topic for subscriptions in self._by_topic.values()}
 
+    def check_new(self, topic: TopicImage, name: str) -> None:
+        """Raise RequestError (POLICY_VIOLATION) if a subscription would exceed the limit, unless it exists."""
+        if name not in self._by_name:
+            self._check_room(len(topic.partitions), ErrorKind.POLICY_VIOLATION)
+
+    def check_growth(self, topic: TopicImage, count: int) -> None:
+        """Raise RequestError (INVALID_PARTITIONS) if a topic has too many subscriptions to get `count` partitions."""
+        added = (count - len(topic.partitions)) * len(self._by_topic.get(topic.topic_id, ()))
+        if added:
+            self._check_room(added, ErrorKind.INVALID_PARTITIONS)
+
     async def add(
         self, topic: str, name: str, start: StartPosition, document: Mapping[str, object], default: Policy
     ) -> Subscription:
@@ -104,6 +119,7 @@ class Subscriptions:
             if found.delay_target is not None:
                 reason = f"topic '{topic}' is a delayed topic: subscribe to its target '{found.delay_target}'"
                 raise RequestError(ErrorKind.INVALID_SUBSCRIPTION, reason)
+            self.check_new(found, name)
             subscription = Subscription(
                 id=subscription_id,
                 name=name,
@@ -140,16 +156,37 @@ class Subscriptions:
         )
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
+        if old.names_by_id is not new.names_by_id:
+            self._count_again(old, new)
         for name in changed_keys(old.subscriptions, new.subscriptions):
             before, after = self._by_name.get(name), new.subscriptions.get(name)
             is_same = before is not None and after is not None and after.subscription_id == before.id
             if before is not None and not is_same:
                 self._forget(before)
+                self._partition_count -= _partition_count(new, before.topic_id)
                 self.removed.emit(before)
             if after is not None:
                 subscription = decode_subscription(after.document)
                 self._keep(subscription)
+                self._partition_count += 0 if is_same else _partition_count(new, subscription.topic_id)
                 (self.changed if is_same else self.added).emit(subscription)
+
+    def _count_again(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Count the partitions that topics with subscriptions have got or lost. A topic that is deleted has none."""
+        for name in changed_keys(old.topics, new.topics):
+            before = old.topics.get(name)
+            if before is not None and (subscriptions := self._by_topic.get(before.topic_id)):
+                added = _partition_count(new, before.topic_id) - len(before.partitions)
+                self._partition_count += added * len(subscriptions)
+
+    def _check_room(self, added: int, kind: ErrorKind) -> None:
+        total, limit = self._partition_count + added, self._services.settings.broker.max_subscription_partitions
+        if total > limit:
+            raise RequestError(
+                kind,
+                f"with {added} more there would be {total} subscription partitions in the cluster,"
+                f" broker.max_subscription_partitions is {limit}: delete subscriptions, or raise the limit",
+            )
 
     def _keep(self, subscription: Subscription) -> None:
         self._by_name[subscription.name] = subscription
@@ -171,6 +208,11 @@ class Subscriptions:
             ErrorKind.SUBSCRIPTION_ALREADY_EXISTS,
             f"subscription '{name}' exists already {where}: names are unique in the broker, choose another",
         )
+
+
+def _partition_count(image: ClusterImage, topic_id: UUID) -> int:
+    topic = image.topic_by_id(TopicId(topic_id))
+    return 0 if topic is None else len(topic.partitions)
 
 
 def _put(subscription: Subscription) -> SubscriptionPut:

@@ -53,6 +53,7 @@ class SubscriptionLifecycle:
         """
         _check_filter(document)
         image = self._topics.existing(topic)
+        self._subscriptions.check_new(image, name)  # Before the topic gets a companion.
         await self._partitions.load_topic(topic)
         settings = topic_settings(self._topics.settings.topics, image.config)
         default = default_policy(topic, settings.queue_max_in_flight)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from conveyor.broker.metadata.metadata import Decide
+from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
@@ -45,13 +46,16 @@ class Topics:
     offsets, leaders, shown_brokers: describe topics and the cluster. operations: change the cluster.
     """
 
-    def __init__(self, services: Services, partitions: Partitions, calls: LeaderCalls) -> None:
+    def __init__(
+        self, services: Services, partitions: Partitions, subscriptions: Subscriptions, calls: LeaderCalls
+    ) -> None:
         self.offsets = TopicOffsets(calls, partitions.table, services.clock)
         self.leaders = PartitionLeaders(services, partitions.table)
         self.shown_brokers = ShownBrokers(services)
         self.operations = ClusterOperations(services, partitions.table)
         self._services = services
         self._metadata = services.metadata
+        self._subscriptions = subscriptions
         self._new_id = services.new_id
         self._reconciler = partitions.reconciler
         self._new_leaders = NewLeaders(calls)
@@ -155,7 +159,10 @@ class Topics:
         if is_internal(name):
             raise owned_by_broker(name)
         image = self._metadata.image
-        return check_more_partitions(image, existing_topic(image, name), count, assignment, self.settings, others)
+        topic = existing_topic(image, name)
+        added = check_more_partitions(image, topic, count, assignment, self.settings, others)
+        self._subscriptions.check_growth(topic, count)
+        return added
 
     async def add_partitions(
         self, caller: Caller, name: str, count: int, assignment: Sequence[Sequence[int]] | None
@@ -164,7 +171,13 @@ class Topics:
         if is_internal(name):
             raise owned_by_broker(name)
         present = len(self.existing(name).partitions)
-        after = await self._change(lambda image: grown_topic(image, name, count, assignment, self.settings))
+
+        def decide(image: ClusterImage) -> Sequence[Change]:
+            changes = grown_topic(image, name, count, assignment, self.settings)
+            self._subscriptions.check_growth(existing_topic(image, name), count)
+            return changes
+
+        after = await self._change(decide)
         await self._new_leaders.opened(caller, existing_topic(after, name).partitions[present:])
 
     async def delete(self, caller: Caller, name: str) -> None:
