@@ -3,19 +3,24 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.changes import SubscriptionPut
-from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.queues.subscription.policy import StartPosition
+from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
+from conveyor.queues.queue_machine import QueueMachine
+from conveyor.queues.subscription.policy import StartPosition, encode_subscription
 from conveyor.records.message_attributes import DELAY_MS
 from tests.callers import CALLER, answer_of
-from tests.unit.broker.parts import Storage, rewrite, running_parts
+from tests.unit.broker.parts import Storage, propose, rewrite, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
 DAY_MS = 86_400_000
@@ -175,14 +180,66 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
     async with running_parts(storage=storage) as broker:
         await until(storage, lambda: not broker.coordinators.queues.unloaded())
         assert await leased(broker, "good") == [b"one", b"two"]
-        assert broker.queues.subscribed_partitions.faults().keys() == {"bad"}
-        assert "the filter of subscription 'bad' is not valid" in broker.queues.subscribed_partitions.faults()["bad"]
+        assert broker.coordinators.queues.faults().keys() == {"bad"}
+        assert "the filter of subscription 'bad' is not valid" in broker.coordinators.queues.faults()["bad"]
         with pytest.raises(RequestError, match="the filter of subscription 'bad' is not valid") as refused:
             await leased(broker, "bad")
         assert refused.value.kind is ErrorKind.INVALID_FILTER
         await broker.queues.lifecycle.change(CALLER, "bad", {"filter": None})
-        assert broker.queues.subscribed_partitions.faults() == {}
+        assert broker.coordinators.queues.faults() == {}
         assert await leased(broker, "bad") == [b"two"]
+
+
+async def test_readiness_looks_only_at_queues_that_were_not_served(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs no login, so it must not cost the time to visit every queue."""
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
+        for number in range(10):
+            await broker.queues.lifecycle.create(CALLER, "t", f"s-{number}", EARLIEST, {})
+    await store_filter(storage, "s-3", "no such thing(")
+    asked: list[UUID | str] = []
+    find, check = QueueMachine.queue, QueuePartitions.is_loaded
+
+    def queue(machine: QueueMachine, subscription: UUID) -> SubscriptionQueue | None:
+        asked.append(subscription)
+        return find(machine, subscription)
+
+    def is_loaded(partitions: QueuePartitions, topic: TopicImage) -> bool:
+        asked.append(topic.name)
+        return check(partitions, topic)
+
+    async with running_parts(storage=storage) as broker:
+        queues, faulty = broker.coordinators.queues, broker.cluster.subscriptions.existing("s-3")
+        await until(storage, lambda: not queues.unloaded())
+        monkeypatch.setattr(QueueMachine, "queue", queue)
+        monkeypatch.setattr(QueuePartitions, "is_loaded", is_loaded)
+        assert (list(queues.faults()), queues.unloaded()) == (["s-3"], {})
+        assert set(asked) == {faulty.id}
+        await broker.queues.lifecycle.change(CALLER, "s-3", {"filter": None})
+        assert queues.faults() == {}
+        queues.unloaded()  # The image has changed.
+        asked.clear()
+        assert (queues.faults(), queues.unloaded(), asked) == ({}, {}, [])
+
+
+async def test_filter_that_another_broker_has_stored_is_shown_as_not_valid(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "bad", EARLIEST, {})
+        subscription = broker.cluster.subscriptions.existing("bad")
+        policy = replace(subscription.policy, filter="no such thing(")
+        put = SubscriptionPut(
+            name="bad",
+            subscription_id=subscription.id,
+            topic_id=subscription.topic_id,
+            document=encode_subscription(replace(subscription, policy=policy)),
+        )
+        await propose(broker, put)
+        await until(storage, lambda: list(broker.coordinators.queues.faults()) == ["bad"])
+        await broker.queues.lifecycle.delete(CALLER, "bad")
+        assert broker.coordinators.queues.faults() == {}
 
 
 async def test_messages_of_a_subscription_whose_filter_is_not_valid_do_not_expire(storage: Storage) -> None:

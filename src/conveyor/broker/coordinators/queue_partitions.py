@@ -18,7 +18,7 @@ from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.slices import SLICE_ASKS, SLICE_ITEMS
 from conveyor.broker.topics.topics import Topics
-from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion, companion_of
+from conveyor.cluster.image import QUEUE_STATE, ClusterImage, TopicImage, companion, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.signal import Signal
@@ -62,8 +62,12 @@ class QueuePartitions(Coordinators[QueuePartition]):
         self._probes: dict[UUID, SubscriptionProbe] = {}
         self._running: tuple[int, dict[UUID, list[QueuePartition]]] = (-1, {})
         """The running queues by topic, and the `changes_count` at which they were listed."""
+        self._all_loaded: tuple[int, ClusterImage | None] = (-1, None)
+        """The `changes_count` and the image at which all queues were loaded."""
         self._led: dict[UUID, tuple[TopicImage, frozenset[int]]] = {}
         self._forgetting: dict[UUID, asyncio.Task[None]] = {}
+        self._faulty: dict[UUID, Subscription] = {}
+        """Those that a queue could not serve when it took their policy, by id."""
         subscriptions.changed.listen(self._policy_changed)
         subscriptions.removed.listen(self._removed)
 
@@ -91,9 +95,9 @@ class QueuePartitions(Coordinators[QueuePartition]):
             runner.submit(ForgetSubscription(subscription=stray), ignored)
         await self.begin_subscriptions(runner)
         for subscription in self._subscriptions.by_id(runner.topic_id).values():
-            state = runner.machine.queue(subscription.id)
-            if state is not None and state.selection.fault is not None:
-                log.error("subscription not served name=%s reason=%s", subscription.name, state.selection.fault)
+            fault = self._note_fault(runner, subscription)
+            if fault is not None:
+                log.error("subscription not served name=%s reason=%s", subscription.name, fault)
         if runner.is_stopped:  # The load was discarded.
             return
         runner.start()
@@ -193,6 +197,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         """Let a queue know the current state of a subscription: its policy, or its deletion. Raises RequestError."""
         if self._subscriptions.exists(subscription):
             await queue.ask(PutSubscription(subscription=self._subscriptions.current(subscription)))
+            self._note_fault(queue, subscription)
         else:
             await queue.ask(ForgetSubscription(subscription=subscription.id))
 
@@ -203,11 +208,44 @@ class QueuePartitions(Coordinators[QueuePartition]):
                 if partition.identity.topic == topic:
                     self.lost(partition)
 
+    def fault(self, subscription: Subscription) -> str | None:
+        """Return why a queue that runs here does not serve a subscription."""
+        return next(
+            (
+                queue.selection.fault
+                for partition in self.of(subscription.topic_id)
+                if (queue := partition.machine.queue(subscription.id)) is not None and queue.selection.fault is not None
+            ),
+            None,
+        )
+
+    def faults(self) -> dict[str, str]:
+        """Return by name why a subscription is not served although its topic's queues are loaded. Looks only at those
+        that have not been served.
+        """
+        faults = {subscription: self.fault(subscription) for subscription in self._faulty.values()}
+        self._faulty = {subscription.id: subscription for subscription, fault in faults.items() if fault is not None}
+        return {subscription.name: fault for subscription, fault in faults.items() if fault is not None}
+
+    def _note_fault(self, queue: QueuePartition, subscription: Subscription) -> str | None:
+        """Return why a queue does not serve a subscription."""
+        state = queue.machine.queue(subscription.id)
+        fault = None if state is None else state.selection.fault
+        if fault is not None:
+            self._faulty[subscription.id] = subscription
+        return fault
+
     def unloaded(self) -> dict[str, str]:
         """Return by topic why not all of its queues run although it has subscriptions."""
-        images = self._services.metadata.image.topics
-        topics = [images[name] for name in self._subscriptions.topics() & images.keys()]
-        return {topic.name: self._why_unloaded(topic) for topic in topics if not self.is_loaded(topic)}
+        image = self._services.metadata.image
+        changes_count, loaded_image = self._all_loaded
+        if changes_count == self.changes_count and loaded_image is image:
+            return {}
+        topics = [image.topics[name] for name in self._subscriptions.topics() & image.topics.keys()]
+        unloaded = [topic for topic in topics if not self.is_loaded(topic)]
+        if not unloaded:
+            self._all_loaded = self.changes_count, image
+        return {topic.name: self._why_unloaded(topic) for topic in unloaded}
 
     def gained(self, partition: Partition) -> None:
         """Load the queue of a partition whose topic has subscriptions, unless it runs and can continue."""
@@ -241,6 +279,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         def taken(reply: object) -> None:
             if isinstance(reply, RequestError) and not queue.is_stopped:
                 self._services.tasks.start(self._pass_policy_later(queue, subscription))
+            self._note_fault(queue, subscription)
 
         queue.submit(PutSubscription(subscription=subscription), taken)
 
@@ -256,6 +295,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
     def _removed(self, subscription: Subscription) -> None:
         """Forget a subscription that any broker has deleted, unless its topic was deleted with it."""
         self._probes.pop(subscription.id, None)
+        self._faulty.pop(subscription.id, None)
         if subscription.topic_id in self._services.metadata.image.names_by_id and self.of(subscription.topic_id):
             task = self._forgetting[subscription.id] = self._services.tasks.start(self._forget(subscription))
             task.add_done_callback(lambda _: self._forgetting.pop(subscription.id, None))
