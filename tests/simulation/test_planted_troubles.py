@@ -263,7 +263,7 @@ def judge_losses_by_the_present_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep_eligible_replicas_of_an_earlier_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower default of `min.insync.replicas` leaves eligible replicas that lack what is committed from then on."""
-    monkeypatch.setattr(dynamic_settings, "ended_eligibilities", lambda *_: iter(()))
+    monkeypatch.setattr(dynamic_settings, "changed_defaults", lambda _, change, __: [change])
 
 
 def cut_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from conveyor.cluster.cluster_defaults import (
     of_cluster,
     without_own_values,
 )
-from conveyor.cluster.controller.eligible_replicas import ended_eligibilities
+from conveyor.cluster.controller.eligible_replicas import changed_defaults
 from conveyor.cluster.dynamic_config import (
     NO_TEXTS,
     LayeredSettings,
@@ -76,7 +76,7 @@ class DynamicSettings:
         if not self._is_shared or is_gateway(self._given.broker.node_id):
             return
         try:
-            image = await self._metadata.propose(lambda image: founded(image, self._given))
+            image = await self._metadata.propose_all(lambda image: founded(image, self._given))
         except RequestError as error:
             raise storage_failure(error) from error
         for name, own, text in differences(self._given, image.configs[broker_owner(None)]):
@@ -123,15 +123,22 @@ class DynamicSettings:
         await self._change(_of_group(group_id), changes, replaces, check_only)
 
     async def _change(self, place: _Place, changes: Sequence[ConfigChange], replaces: bool, check_only: bool) -> None:
+        is_changed = False
+
         def decide(image: ClusterImage) -> list[Change]:
             """End the ELRs that a lower `min.insync.replicas` makes unsafe."""
+            nonlocal is_changed
             change, layers = self._decide(place, changes, replaces, image)
-            return [change, *ended_eligibilities(image, layers.in_force)]
+            decided = changed_defaults(image, change, layers.in_force)
+            is_changed = change in decided
+            return decided
 
         if check_only:
             self._decide(place, changes, replaces, self._metadata.image)
-        else:
-            await self._metadata.applied.settled((await self._metadata.propose(decide)).seq)
+            return
+        while not is_changed:
+            image = await self._metadata.propose(decide)
+        await self._metadata.applied.settled(image.seq)
 
     def _decide(
         self, place: _Place, changes: Sequence[ConfigChange], replaces: bool, image: ClusterImage

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.topics.configs import ConfigEntry, ConfigSource, all_brokers_configs, broker_configs, topic_configs
 from conveyor.cluster.changes import ConfigPut
+from conveyor.cluster.controller.eligible_replicas import changed_defaults
 from conveyor.cluster.dynamic_config import ALL_BROKERS
 from conveyor.cluster.image import ConfigScope, Texts
 from conveyor.cluster.topic_change import ConfigChange, Operation
@@ -129,6 +132,22 @@ def test_a_change_for_all_brokers_ends_the_unsafe_elrs_in_the_same_entry(cluster
     assert cluster.image().elr == ()
     assert cluster.brokers[0].node.metadata.image.seq == seq + 1
     assert cluster.brokers[0].publish() is None
+
+
+def test_a_change_for_all_brokers_that_ends_many_elrs_takes_as_many_entries_as_it_needs(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamic_settings, "changed_defaults", partial(changed_defaults, most_bundles=1))
+    names = ("a", "b", "c")
+    for name in names:
+        cluster.create(name, replicas=(1, 2))
+    cluster.brokers[1].kill()
+    cluster.until(lambda: [cluster.image(name).elr for name in names] == [(TWO,)] * 3)
+    seq = cluster.brokers[0].node.metadata.image.seq
+    change(cluster.brokers[0], None, MINIMUM, "1")
+    assert minimum(cluster.brokers[0]) == (1, "1")
+    assert [cluster.image(name).elr for name in names] == [()] * 3
+    assert cluster.brokers[0].node.metadata.image.seq == seq + 3
 
 
 def test_a_leaders_minimum_and_its_isr_are_of_one_image(cluster: BrokerCluster) -> None:
