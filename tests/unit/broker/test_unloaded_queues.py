@@ -180,13 +180,13 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
     async with running_parts(storage=storage) as broker:
         await until(storage, lambda: not broker.coordinators.queues.unloaded())
         assert await leased(broker, "good") == [b"one", b"two"]
-        assert broker.coordinators.queues.faults().keys() == {"bad"}
-        assert "the filter of subscription 'bad' is not valid" in broker.coordinators.queues.faults()["bad"]
+        assert broker.queues.subscribed_partitions.faults().keys() == {"bad"}
+        assert "the filter of subscription 'bad' is not valid" in broker.queues.subscribed_partitions.faults()["bad"]
         with pytest.raises(RequestError, match="the filter of subscription 'bad' is not valid") as refused:
             await leased(broker, "bad")
         assert refused.value.kind is ErrorKind.INVALID_FILTER
         await broker.queues.lifecycle.change(CALLER, "bad", {"filter": None})
-        assert broker.coordinators.queues.faults() == {}
+        assert broker.queues.subscribed_partitions.faults() == {}
         assert await leased(broker, "bad") == [b"two"]
 
 
@@ -211,17 +211,18 @@ async def test_readiness_looks_only_at_queues_that_were_not_served(
         return check(partitions, topic)
 
     async with running_parts(storage=storage) as broker:
-        queues, faulty = broker.coordinators.queues, broker.cluster.subscriptions.existing("s-3")
+        queues, subscribed = broker.coordinators.queues, broker.queues.subscribed_partitions
+        faulty = broker.cluster.subscriptions.existing("s-3")
         await until(storage, lambda: not queues.unloaded())
         monkeypatch.setattr(QueueMachine, "queue", queue)
         monkeypatch.setattr(QueuePartitions, "is_loaded", is_loaded)
-        assert (list(queues.faults()), queues.unloaded()) == (["s-3"], {})
+        assert (list(subscribed.faults()), queues.unloaded()) == (["s-3"], {})
         assert set(asked) == {faulty.id}
         await broker.queues.lifecycle.change(CALLER, "s-3", {"filter": None})
-        assert queues.faults() == {}
+        assert subscribed.faults() == {}
         queues.unloaded()  # The image has changed.
         asked.clear()
-        assert (queues.faults(), queues.unloaded(), asked) == ({}, {}, [])
+        assert (subscribed.faults(), queues.unloaded(), asked) == ({}, {}, [])
 
 
 async def test_filter_that_another_broker_has_stored_is_shown_as_not_valid(storage: Storage) -> None:
@@ -237,9 +238,9 @@ async def test_filter_that_another_broker_has_stored_is_shown_as_not_valid(stora
             document=encode_subscription(replace(subscription, policy=policy)),
         )
         await propose(broker, put)
-        await until(storage, lambda: list(broker.coordinators.queues.faults()) == ["bad"])
+        await until(storage, lambda: list(broker.queues.subscribed_partitions.faults()) == ["bad"])
         await broker.queues.lifecycle.delete(CALLER, "bad")
-        assert broker.coordinators.queues.faults() == {}
+        assert broker.queues.subscribed_partitions.faults() == {}
 
 
 async def test_messages_of_a_subscription_whose_filter_is_not_valid_do_not_expire(storage: Storage) -> None:

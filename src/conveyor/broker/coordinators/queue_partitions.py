@@ -66,8 +66,8 @@ class QueuePartitions(Coordinators[QueuePartition]):
         """The `changes_count` and the image at which all queues were loaded."""
         self._led: dict[UUID, tuple[TopicImage, frozenset[int]]] = {}
         self._forgetting: dict[UUID, asyncio.Task[None]] = {}
-        self._faulty: dict[UUID, Subscription] = {}
-        """Those that a queue could not serve when it took their policy, by id."""
+        self.faulty: dict[UUID, Subscription] = {}
+        """The subscriptions that a queue could not serve when it took their policy, by id."""
         subscriptions.changed.listen(self._policy_changed)
         subscriptions.removed.listen(self._removed)
 
@@ -208,31 +208,12 @@ class QueuePartitions(Coordinators[QueuePartition]):
                 if partition.identity.topic == topic:
                     self.lost(partition)
 
-    def fault(self, subscription: Subscription) -> str | None:
-        """Return why a queue that runs here does not serve a subscription."""
-        return next(
-            (
-                queue.selection.fault
-                for partition in self.of(subscription.topic_id)
-                if (queue := partition.machine.queue(subscription.id)) is not None and queue.selection.fault is not None
-            ),
-            None,
-        )
-
-    def faults(self) -> dict[str, str]:
-        """Return by name why a subscription is not served although its topic's queues are loaded. Looks only at those
-        that have not been served.
-        """
-        faults = {subscription: self.fault(subscription) for subscription in self._faulty.values()}
-        self._faulty = {subscription.id: subscription for subscription, fault in faults.items() if fault is not None}
-        return {subscription.name: fault for subscription, fault in faults.items() if fault is not None}
-
     def _note_fault(self, queue: QueuePartition, subscription: Subscription) -> str | None:
         """Return why a queue does not serve a subscription."""
         state = queue.machine.queue(subscription.id)
         fault = None if state is None else state.selection.fault
         if fault is not None:
-            self._faulty[subscription.id] = subscription
+            self.faulty[subscription.id] = subscription
         return fault
 
     def unloaded(self) -> dict[str, str]:
@@ -295,7 +276,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
     def _removed(self, subscription: Subscription) -> None:
         """Forget a subscription that any broker has deleted, unless its topic was deleted with it."""
         self._probes.pop(subscription.id, None)
-        self._faulty.pop(subscription.id, None)
+        self.faulty.pop(subscription.id, None)
         if subscription.topic_id in self._services.metadata.image.names_by_id and self.of(subscription.topic_id):
             task = self._forgetting[subscription.id] = self._services.tasks.start(self._forget(subscription))
             task.add_done_callback(lambda _: self._forgetting.pop(subscription.id, None))

@@ -31,7 +31,8 @@ Results = list[RequestError | None]
 
 Reply = Callable[[Results | RequestError], None]
 
-_Submit = Callable[[Subscription, int, tuple[Target, ...], Callable[[Settled | RequestError], None]], None]
+_Settled = Callable[[Settled | RequestError], None]
+_Submit = Callable[[Subscription, int, tuple[Target, ...], _Settled], None]
 """Settles the targets of a subscription in one partition."""
 
 
@@ -63,12 +64,7 @@ class Settlements:
         """Acknowledge messages once a transaction commits. In each partition all targets succeed, or none."""
         ask = self._transactional_acks.ask
 
-        def submit(
-            subscription: Subscription,
-            number: int,
-            targets: tuple[Target, ...],
-            reply: Callable[[Settled | RequestError], None],
-        ) -> None:
+        def submit(subscription: Subscription, number: int, targets: tuple[Target, ...], reply: _Settled) -> None:
             self._tasks.answer(ask(caller, subscription, number, targets, transaction), reply)
 
         return await answered(partial(self._settle_by, name, targets, submit, at_once=MAX_TARGETS))
@@ -96,12 +92,7 @@ class Settlements:
     ) -> None:
         """kind, fields: of the command, besides its subscription and its targets."""
 
-        def submit(
-            subscription: Subscription,
-            number: int,
-            targets: tuple[Target, ...],
-            settled: Callable[[Settled | RequestError], None],
-        ) -> None:
+        def submit(subscription: Subscription, number: int, targets: tuple[Target, ...], settled: _Settled) -> None:
             command = kind(subscription=subscription.id, targets=targets, **fields)
             self._calls.submit(caller, place_of(subscription, number), command, settled)
 
@@ -115,32 +106,33 @@ class Settlements:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(texts)} messages at once: at most {MAX_TARGETS}")
 
         def settle(reply: Reply) -> None:
-            find = partial(find_target, subscription, partition_count=self._partitions.count(subscription))
-            settling = _Settling(texts, reply, find, partial(submit, subscription), self._slices)
-            settling.submit_from(0, at_once)
+            count = self._partitions.count(subscription)
+            _Settling(texts, reply, subscription, count, submit, self._slices).submit_from(0, at_once)
 
         self._partitions.when_ready(subscription, settle, reply)
 
 
 class _Settling:
-    """One request, answered when all its partitions have answered.
+    """One request, answered when all its partitions have answered."""
 
-    find: resolves a target. submit: see `_Submit`.
-    """
-
-    __slots__ = ("_errors", "_find", "_open", "_reply", "_results", "_slices", "_submit", "_submitted", "_texts")
+    __slots__ = (
+        "_errors", "_open", "_partition_count", "_reply", "_results", "_slices", "_submit", "_submitted",
+        "_subscription", "_texts",
+    )  # fmt: skip
 
     def __init__(
         self,
         texts: Sequence[str],
         reply: Reply,
-        find: Callable[[str], tuple[int, Target] | RequestError],
-        submit: Callable[[int, tuple[Target, ...], Callable[[Settled | RequestError], None]], None],
+        subscription: Subscription,
+        partition_count: int,
+        submit: _Submit,
         slices: Slices,
     ) -> None:
         self._texts = texts
         self._reply = reply
-        self._find = find
+        self._subscription = subscription
+        self._partition_count = partition_count
         self._submit = submit
         self._slices = slices
         self._results: Results = [None] * len(texts)
@@ -155,7 +147,7 @@ class _Settling:
         end = start + at_once
         by_partition: dict[int, tuple[list[int], list[Target]]] = {}
         for index, text in enumerate(self._texts[start:end], start):
-            resolved = self._find(text)
+            resolved = find_target(self._subscription, text, self._partition_count)
             if isinstance(resolved, RequestError):
                 self._results[index] = resolved
                 continue
@@ -168,7 +160,7 @@ class _Settling:
         self._submitted += len(by_partition)
         self._open += len(by_partition)
         for number, (indexes, targets) in by_partition.items():
-            self._submit(number, tuple(targets), partial(self._settled, indexes))
+            self._submit(self._subscription, number, tuple(targets), partial(self._settled, indexes))
         rest = partial(self.submit_from, end, at_once)
         if end >= len(self._texts):
             self._end_one()

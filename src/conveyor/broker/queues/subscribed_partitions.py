@@ -63,13 +63,26 @@ class SubscribedPartitions:
 
     def check_served(self, subscription: Subscription) -> None:
         """Raise RequestError if no partition can lease to the subscription."""
-        fault = self._partitions.fault(subscription)
+        fault = self._fault(subscription)
         if fault is not None:
             raise RequestError(ErrorKind.INVALID_FILTER, fault)
         partitions = self._partitions.of(subscription.topic_id)
         errors = [error for partition in partitions if (error := partition.offline_error()) is not None]
         if errors and len(errors) == self.count(subscription):
             raise errors[0]
+
+    def faults(self) -> dict[str, str]:
+        """Return by name why a subscription is not served although its topic's queues are loaded. Looks only at those
+        that have not been served.
+        """
+        faults = {}
+        for subscription in list(self._partitions.faulty.values()):
+            fault = self._fault(subscription)
+            if fault is None:
+                del self._partitions.faulty[subscription.id]
+            else:
+                faults[subscription.name] = fault
+        return faults
 
     def _is_ready(self, subscription: Subscription) -> bool:
         """Return whether `ready` returns at once. Raises RequestError (UNKNOWN_TOPIC)."""
@@ -81,3 +94,10 @@ class SubscribedPartitions:
     async def _submit_when_ready(self, subscription: Subscription, submit: Submit[Answer]) -> Answer:
         await self.ready(subscription)
         return await answered(submit)
+
+    def _fault(self, subscription: Subscription) -> str | None:
+        for partition in self._partitions.of(subscription.topic_id):
+            queue = partition.machine.queue(subscription.id)
+            if queue is not None and queue.selection.fault is not None:
+                return queue.selection.fault
+        return None

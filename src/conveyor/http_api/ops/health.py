@@ -58,7 +58,7 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
         low_disk=broker.partitions.disk_room.explanation if broker.partitions.disk_room.is_low else None,
         stalled_disk=_STALLED_DISK if broker.replicas.is_disk_stalled else None,
         unloaded_queues=broker.coordinators.queues.unloaded(),
-        unserved_subscriptions=broker.coordinators.queues.faults(),
+        unserved_subscriptions=broker.queues.subscribed_partitions.faults(),
     )
     if readiness == Readiness("ready", {}) and not broker.liveness.is_stopping:
         return readiness
