@@ -117,7 +117,7 @@ async def test_bug_in_a_rest_request_is_a_500(
         raise bug
 
     async with running(server()) as started:
-        monkeypatch.setattr(started.broker.schedules, "list", answer)
+        monkeypatch.setattr(started.broker.schedules, "all", answer)
         request = b"GET /schedules HTTP/1.1\r\nHost: localhost\r\n\r\n"
         assert (await exchange(started.http_address, request)).startswith(b"HTTP/1.1 500 ")
         assert "request failed" in caplog.text
