@@ -2,7 +2,7 @@
 
 - The broker reads no requests from a client that does not read its responses. It reads file slices from disk only when
   the socket accepts them (`SocketOutput`). Large responses in memory count until the socket has accepted them. If one
-  more waits when they exceed the limit (`ResponseBudget`), the connection with the most of them is closed.
+  more waits when they exceed the limit (`ResponseBudget`), the connection where they have waited longest is closed.
 - If a read of stored records fails, the listener reports the failure to the partition and closes the connection,
   because the response has begun.
 - Clients that send much are read in portions, so that other clients are served in between.
@@ -69,6 +69,8 @@ class KafkaListener:
         """A set whose order does not depend on addresses in memory."""
         self.strangers: dict[_ClientProtocol, None] = {}
         """Those of the connections whose clients are not known yet, the oldest first."""
+        self.unread: dict[_ClientProtocol, None] = {}
+        """The connections with large responses that their clients have not read, those with the oldest first."""
         self.stranger_refusals = RefusalLog()
         self.response_budget = ResponseBudget(broker.settings.network.max_buffered_bytes)
         self._open_sockets = 0
@@ -152,17 +154,22 @@ class KafkaListener:
 
     def count_unread(self, connection: "_ClientProtocol", unread_bytes: int) -> None:
         """Note the bytes of large responses that a client has not read. If there is no room for more of them, close the
-        connection with the most; a response that alone exceeds the limit has room.
+        connection where they have waited longest, as a client that reads has waited for a short time only; a response
+        that alone exceeds the limit has room.
         """
         budget = self.response_budget
         if unread_bytes > connection.unread_bytes and budget.is_full:
-            largest = max(self.connections, key=_unread)
-            largest.close(
+            oldest = next(iter(self.unread))
+            oldest.close(
                 f"unread responses take {budget.used_bytes} bytes (network.max_buffered_bytes), of which"
-                f" {largest.unread_bytes} on this connection"
+                f" {oldest.unread_bytes} on this connection"
             )
-            if largest is connection:
+            if oldest is connection:
                 return
+        if unread_bytes:
+            self.unread.setdefault(connection)
+        else:
+            self.unread.pop(connection, None)
         budget.used_bytes += unread_bytes - connection.unread_bytes
         connection.unread_bytes = unread_bytes
 
@@ -429,10 +436,6 @@ class _ClientProtocol(asyncio.Protocol):
 
 def _counted(connection: _ClientProtocol) -> int:
     return connection.counted_bytes
-
-
-def _unread(connection: _ClientProtocol) -> int:
-    return connection.unread_bytes
 
 
 def _tune(connection: socket.socket | None) -> None:

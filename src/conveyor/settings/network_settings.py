@@ -151,7 +151,8 @@ class NetworkSettings:
         " KiB wait for free memory before they are read. If smaller requests alone reach the limit, the broker closes"
         " the Kafka connection that holds most of them, and refuses bodies of HTTP. A Fetch that waits for records"
         " counts as about 3 KiB, and 700 bytes for each partition of its session. Responses in memory above 64 KiB that"
-        " Kafka clients have not read may take as much again; then the connection with the most of them is closed.",
+        " Kafka clients have not read may take as much again; then the connection where they have waited longest is"
+        " closed.",
         unit="bytes",
         kafka="queued.max.request.bytes",
         minimum=1 << 20,
