@@ -7,8 +7,8 @@ fires for each later change, and for no earlier one, and it fires before any rea
 An ephemeral node has the number of its session; every other node has 0. No session outlives the process that has opened
 the file, so opening it deletes the ephemeral nodes of all earlier sessions.
 
-SQLite believes the bytes that it finds. So each node has a checksum, which every read compares, and the number of
-commits is compared with that beside the file when it is opened; see `commit_mark`.
+SQLite believes the bytes that it finds. So each node has a checksum, which the opening of the file compares, and every
+read, and the number of commits is compared with that beside the file when it is opened; see `commit_mark`.
 """
 
 import asyncio
@@ -43,12 +43,13 @@ CREATE TABLE IF NOT EXISTS nodes (
 _COMMITS = "CREATE TABLE IF NOT EXISTS commits (id INTEGER PRIMARY KEY, count INTEGER NOT NULL)"
 _COUNT = "SELECT CAST(coalesce(max(count), 0) AS INTEGER) FROM commits"
 _COUNT_ONE = "INSERT INTO commits VALUES (0, 1) ON CONFLICT DO UPDATE SET count = count + 1 RETURNING count"
-_NODE = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER), checksum FROM nodes WHERE path = ?"
-_NODES = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER), checksum FROM nodes WHERE path >= ? AND path < ?"
+_ALL = "SELECT CAST(path AS TEXT), CAST(value AS BLOB), CAST(version AS INTEGER), ephemeral, checksum FROM nodes"
+_NODE = f"{_ALL} WHERE path = ?"
+_NODES = f"{_ALL} WHERE path >= ? AND path < ?"
 _PATHS = "SELECT path FROM nodes WHERE path >= ? AND path < ?"
 _IS_EPHEMERAL = "SELECT CAST(ephemeral AS INTEGER) FROM nodes WHERE path = ?"
 _EPHEMERAL_PATHS = "SELECT path FROM nodes WHERE ephemeral = ?"
-_CURRENT_VERSION = "SELECT CAST(version AS INTEGER) FROM nodes WHERE path = ?"
+_CURRENT = "SELECT CAST(version AS INTEGER), CAST(ephemeral AS INTEGER) FROM nodes WHERE path = ?"
 _HAS_CHECKSUMS = "SELECT count(*) FROM pragma_table_info('nodes') WHERE name IN ('checksum')"
 """SQLite checks no column types; the casts convert any stored value to bytes or a number."""
 
@@ -189,28 +190,25 @@ class SqliteTree:
     def _carry_out_all(self, session: int, operations: Sequence[StoreOperation]) -> "_Committed | None":
         committed = _Committed()
         for operation in operations:
-            found = self._connection.execute(_CURRENT_VERSION, (operation.path,)).fetchone()
-            current = found[0] if found else 0
+            current, owner = self._connection.execute(_CURRENT, (operation.path,)).fetchone() or (0, 0)
             if operation.version not in (ANY_VERSION, current):
                 return None
             if isinstance(operation, PutNode):
-                self._put(session, operation, current, committed)
+                owner = owner if current else session * operation.ephemeral
+                self._put(owner, operation, current, committed)
             else:
                 committed.versions.append(0)
                 if not isinstance(operation, CheckNode):
                     self._delete(operation.path, committed)
         return committed
 
-    def _put(self, session: int, operation: PutNode, current: int, committed: "_Committed") -> None:
+    def _put(self, owner: int, operation: PutNode, current: int, committed: "_Committed") -> None:
+        """owner: the session of an ephemeral node."""
         path, value = operation.path, operation.value
-        if current:
-            changed = (value, current + 1, _checksum(path, value, current + 1), path)
-            self._connection.execute("UPDATE nodes SET value = ?, version = ?, checksum = ? WHERE path = ?", changed)
-        else:
+        if not current:
             self._create_parents(path, committed)
-            row = (path, value, 1, session if operation.ephemeral else 0, _checksum(path, value, 1))
-            self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?)", row)
             committed.created_or_deleted.append(path)
+        self._write(path, value, current + 1, owner)
         committed.versions.append(current + 1)
         committed.changed.append(path)
 
@@ -218,12 +216,15 @@ class SqliteTree:
         for parent in parents(path):
             found = self._connection.execute(_IS_EPHEMERAL, (parent,)).fetchone()
             if found is None:
-                row = (parent, _checksum(parent, b"", 1))
-                self._connection.execute("INSERT INTO nodes VALUES (?, x'', 1, 0, ?)", row)
+                self._write(parent, b"", 1, 0)
                 committed.changed.append(parent)
                 committed.created_or_deleted.append(parent)
             elif found[0]:
                 raise below_an_ephemeral(path, parent)
+
+    def _write(self, path: str, value: bytes, version: int, owner: int) -> None:
+        row = (path, value, version, owner, _checksum(path, value, version, owner))
+        self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?)", row)
 
     def _delete(self, path: str, committed: "_Committed") -> None:
         rows = self._connection.execute(
@@ -262,8 +263,11 @@ def _connect(path: Path, locking_mode: str) -> tuple[sqlite3.Connection, CommitM
             connection.execute(_COMMITS)
             if not connection.execute(_HAS_CHECKSUMS).fetchone()[0]:
                 _add_checksums(connection)
-            connection.execute("DELETE FROM nodes WHERE ephemeral != 0")
             mark = CommitMark(path, connection.execute(_COUNT).fetchone()[0])
+            stack.callback(mark.close)
+            for row in connection.execute(_ALL):
+                _intact(*row)
+            connection.execute("DELETE FROM nodes WHERE ephemeral != 0")
         except sqlite3.Error as error:
             raise _failure(str(path), error) from error
         stack.pop_all()
@@ -274,21 +278,21 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
     """Let a file that an earlier version has written have checksums."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("ALTER TABLE nodes ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
-    nodes = connection.execute("SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes").fetchall()
-    checksums = [(_checksum(*node), node[0]) for node in nodes]
+    nodes = connection.execute(_ALL).fetchall()
+    checksums = [(_checksum(*node[:-1]), node[0]) for node in nodes]
     connection.executemany("UPDATE nodes SET checksum = ? WHERE path = ?", checksums)
     connection.execute("COMMIT")
 
 
-def _checksum(path: str, value: bytes, version: int) -> int:
-    return int(crc32c(value, crc32c(b"%b %d " % (path.encode(), version))))
+def _checksum(path: str, value: bytes, version: int, ephemeral: object) -> int:
+    return int(crc32c(value, crc32c(f"{path} {version} {ephemeral} ".encode())))
 
 
-def _intact(path: str, value: bytes, version: int, checksum: object) -> Versioned:
+def _intact(path: str, value: bytes, version: int, ephemeral: object, checksum: object) -> Versioned:
     """Raise NodeDamaged."""
-    if checksum != _checksum(path, value, version):
+    if checksum != _checksum(path, value, version, ephemeral):
         raise NodeDamaged(
-            f"metadata store: node {path} is damaged, its checksum does not match: restore the file from a copy"
+            f"metadata store: node {path} is damaged, its checksum does not match: restore a copy of the data directory"
         )
     return Versioned(value, version)
 
