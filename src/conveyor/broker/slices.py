@@ -110,9 +110,12 @@ class Slices:
         answers of the earlier ones. Returns the answers in the order of the items. Raises the first error.
         """
 
+        one_waits = asyncio.Lock()
+
         async def ask_some(start: int) -> list[Result]:
             if len(items) > SLICE_ASKS:
-                await self.turn()
+                async with one_waits:  # So that the work of others has its turns in between.
+                    await self.turn()
             return await all_answered([ask(item) for item in items[start : start + SLICE_ASKS]])
 
         portions = await all_answered([ask_some(start) for start in range(0, len(items), SLICE_ASKS)])

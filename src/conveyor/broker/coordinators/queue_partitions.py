@@ -287,7 +287,10 @@ class QueuePartitions(Coordinators[QueuePartition]):
             queues = self.of(subscription.topic_id)
             await self._services.slices.ask_each(lambda queue: self.notify(queue, subscription), queues)
         except RequestError as error:  # A queue that was not reached forgets the subscription when it is next loaded.
-            log.warning("queues not notified of a deletion subscription=%s reason=%s", subscription.name, error)
+            if (
+                subscription.topic_id in self._services.metadata.image.names_by_id
+            ):  # It may have been deleted meanwhile.
+                log.warning("queues not notified of a deletion subscription=%s reason=%s", subscription.name, error)
         if not self._subscriptions.has_any(subscription.topic_id):
             self.unload(subscription.topic)
             self._led.pop(subscription.topic_id, None)
