@@ -6,7 +6,7 @@ from conveyor.kernel.errors import DiskFull
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Directory
 from conveyor.log.segments.offset_file import LOG_START, write_offset
-from conveyor.log.segments.segment import Segment
+from conveyor.log.segments.segment import MOST_DETACHED, Segment
 from conveyor.log.tail import Tail
 
 
@@ -52,18 +52,22 @@ class LogStart:
         """Raise the log start offset and remove the segments entirely below it. Run the returned job off the event
         loop, then call `complete_trim`. Of two jobs, the earlier one must end first.
 
-        Open slices stay readable. The active segment is never removed. Raises StorageFailure; then nothing has changed.
+        Open slices stay readable; of many segments, the older ones only as long as their files are open, so that a trim
+        opens few files. The active segment is never removed. Raises StorageFailure; then nothing has changed.
         """
         assert not self._jobs.is_truncating, "a truncation of this log is not complete"
         start_offset = Offset(max(self.offset, offset))
-        kept, dropped = self._tail.segments.all[:], list[Segment]()
-        while self._can_drop(kept, start_offset):
-            dropped.append(kept.pop(0))
-        for segment in dropped:
+        segments, count = self._tail.segments.all, 0
+        while self._can_drop(segments[count : count + 2], start_offset):
+            count += 1
+        dropped = segments[:count]
+        for segment in dropped[-MOST_DETACHED:]:
             segment.file.detach()
             segment.indexes.stored.detach()
+        for segment in dropped[:-MOST_DETACHED]:
+            segment.release()
         self.offset = start_offset
-        self._tail.segments.replace(kept)
+        self._tail.segments.replace(segments[count:])
         self._jobs.trims_count += 1
         return TrimJob(
             disk=self._tail.place,
@@ -87,7 +91,9 @@ class LogStart:
         self._tail.leader_epochs.cut_start(self.offset)
 
     def _can_drop(self, kept: list[Segment], start_offset: int) -> bool:
-        """Return whether the first segment is entirely below the start offset. Compaction may have emptied its end."""
+        """Return whether the first of two segments is entirely below the start offset. Compaction may have emptied its
+        end.
+        """
         if len(kept) == 1 or self._jobs.is_swapping or self._tail.unflushed.is_snapshot_due:
             return False
         return kept[0].sealed and kept[1].base_offset <= start_offset

@@ -16,6 +16,12 @@ from conveyor.log.segments.segment_age import max_age_ms
 from conveyor.records.batch import MAGIC_END, BatchHeader, placed_prefix
 from conveyor.settings.tree import TopicSettings
 
+MANY_SEGMENTS = 1_000
+_SMALL_BYTES = 1 << 20
+"""A log with many segments rolls none below this size, which is the least `segment.bytes` of Kafka 4 (KIP-1030): each
+takes 4 files and 2.5 KB of memory, and with `segment.ms=1` a client would make one of each record.
+"""
+
 log = logging.getLogger(__name__)
 
 
@@ -130,7 +136,8 @@ class Tail:
         is_too_large = self._end_position + size > min(self.topic.segment_bytes, MAX_BYTES)
         is_too_old_to_grow = now_ms - active.first_append_ms >= max_age_ms(active, self.topic)
         is_too_wide = last_offset - active.base_offset > MAX_BYTES
-        if is_too_wide or (self._end_position and (is_too_large or is_too_old_to_grow)):
+        is_small = len(self.segments.all) >= MANY_SEGMENTS and self._end_position + size <= _SMALL_BYTES
+        if is_too_wide or (self._end_position and not is_small and (is_too_large or is_too_old_to_grow)):
             is_far = last_offset - self.log_end_offset > MAX_BYTES
             self._roll(now_ms, base_offset if is_far else self.log_end_offset)
         self.segments.active.last_append_ms = now_ms

@@ -15,7 +15,8 @@ class TopicSettings:
 
     segment_bytes: int = setting(
         1 << 30,
-        "Maximum size of a segment; a batch that would exceed it starts a new segment.",
+        "Maximum size of a segment; a batch that would exceed it starts a new segment. A log with 1,000 segments starts"
+        " none after less than 1 MiB, whatever this and `segment.ms` say.",
         unit="bytes",
         kafka="segment.bytes",
         minimum=1024,

@@ -6,6 +6,9 @@ import pytest
 
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
+from conveyor.log import log_start, tail
+from conveyor.log.compaction import swap
+from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.records.batch import read_header
@@ -122,6 +125,44 @@ def test_log_rolls_by_the_age_of_its_first_record() -> None:
     for age_ms in (0, 999, 1000, 1999, 2000):
         append(log, batch(b"v"), NOW_MS + age_ms)
     assert bases(log) == [0, 2, 4]
+
+
+def test_log_with_many_segments_makes_no_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each record of a client could be a segment, with files and memory of its own."""
+    monkeypatch.setattr(tail, "MANY_SEGMENTS", 3)
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=SIZE, segment_ms=1))
+    half = b"x" * (1 << 19)
+    for number, value in enumerate((b"a", b"b", b"c", b"d", half, half, b"e")):
+        append(log, batch(value), NOW_MS + number * 1_000)
+    assert bases(log) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+def test_removal_of_many_segments_opens_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swaps: bool) -> None:
+    """Of the others those stay readable that are open: a broker has few files to open beside its connections."""
+    for module in (log_start, swap):
+        monkeypatch.setattr(module, "MOST_DETACHED", 2)
+    log = open_topic_log(RealDisk(tmp_path, max_open_files=4), TopicSettings(segment_bytes=SIZE))
+    for number in range(20):
+        append(log, batch(bytes([number])))
+        flush(log)
+    removed = log.segments.all[:19]
+    for segment in removed:
+        segment.file.read(0, 1)
+    if swaps:
+        offsets = tuple(segment.base_offset for segment in removed)
+        result = CompactionResult(
+            replaced=offsets, cleaned=(), cleaned_offset=19, bytes_before=0, bytes_after=0,
+            unreadable_batches=0, first_unreadable_offset=-1,
+        )  # fmt: skip
+        swap.SwapJob(disk=log.place, directory=DIRECTORY, result=result, replaced=removed[:]).run()
+    else:
+        log.start.trim(19).run()
+        log.start.complete_trim()
+    assert opened_below(tmp_path) <= 4 + 2 * 3
+    assert [segment.file.read(0, SIZE)[-2:-1] for segment in removed[-2:]] == [bytes([17]), bytes([18])]
+    with pytest.raises(ReadLater, match="no longer belongs to this log"):
+        removed[0].file.read(0, 1)
 
 
 def test_log_rolls_earlier_by_a_jitter_that_differs_from_segment_to_segment() -> None:

@@ -18,7 +18,7 @@ from conveyor.log.compaction.key_compaction import CLEANED, CleanedSegment, Comp
 from conveyor.log.segments.files import remove_segment, segment_paths
 from conveyor.log.segments.offset_file import CLEANED as CLEANED_OFFSET
 from conveyor.log.segments.offset_file import REMOVED, read_offset, write_offset
-from conveyor.log.segments.segment import Segment
+from conveyor.log.segments.segment import MOST_DETACHED, Segment
 
 _MANIFEST = "compaction-swap"
 
@@ -48,8 +48,10 @@ class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
         if not result.replaced:
             write_offset(self.disk, self.directory, CLEANED_OFFSET, result.cleaned_offset)
             return []
-        for segment in self.replaced:
+        for segment in self.replaced[-MOST_DETACHED:]:
             segment.detach()
+        for segment in self.replaced[:-MOST_DETACHED]:
+            segment.release()
         swap = _Swap(
             replaced=result.replaced,
             cleaned=tuple(segment.base_offset for segment in result.cleaned),

@@ -19,6 +19,8 @@ from conveyor.records.batch import BatchHeader
 
 MAX_BYTES = (1 << 31) - 1
 """Positions in the index have 32 bits, and Kafka reads them as signed."""
+MOST_DETACHED = 100
+"""Of so many removed segments the files are opened, up to three each, for those who still read them."""
 
 
 class Segment:
