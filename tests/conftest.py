@@ -24,18 +24,19 @@ settings.load_profile("conveyor")
 
 
 _QUICK = ("tests/unit/", "tests/vectors/", "tests/tidy/")
-_LONGEST_FIRST = ("tests/pipeline/", "tests/simulation/", "tests/cluster/", "tests/clients/", "tests/coordination/")
+_LONG = ("tests/pipeline/", "tests/simulation/", "tests/cluster/", "tests/clients/", "tests/coordination/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make check` leaves out, also those of a whole broker, and put files of minutes first.
 
-    A file runs in one worker: a long one that came last would keep the others waiting.
+    A file runs in one worker: a long one that came last would keep the others waiting. They stay in the order in which
+    they came: one after the other, those with Spark would want the memory and the CPU of both cores at the same time.
     """
     for item in items:
         if not item.nodeid.startswith(_QUICK) or "memory_broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: next((i for i, room in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(room)), 9))
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
 def pytest_collection_finish() -> None:
