@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.changes import topic_put
@@ -77,7 +78,7 @@ def acknowledge_a_topic_before_its_commit(monkeypatch: pytest.MonkeyPatch) -> No
 
 def open_whatever_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic takes the directories of its name, also those of another topic."""
-    monkeypatch.setattr(PartitionDirectory, "belongs_to_other_topic", False)
+    monkeypatch.setattr(LogDirectories, "_belongs_to_other_topic", lambda *_, **__: False)
     monkeypatch.setattr(PartitionDirectory, "_check", lambda *_: None)
 
 

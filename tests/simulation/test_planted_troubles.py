@@ -15,6 +15,7 @@ from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.partitions.flusher import Flusher
+from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.replicas.flush_stalls import FlushStalls
 from conveyor.broker.replicas.replica_lag import ReplicaLag
@@ -126,7 +127,7 @@ def join_with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_directories_of_deleted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that was away while a topic was made again takes the old topic's directory for the new one's."""
-    monkeypatch.setattr(PartitionDirectory, "belongs_to_other_topic", False)
+    monkeypatch.setattr(LogDirectories, "_belongs_to_other_topic", lambda *_, **__: False)
     monkeypatch.setattr(PartitionDirectory, "_check", lambda *_: None)
 
 

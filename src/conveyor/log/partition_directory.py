@@ -70,10 +70,9 @@ class PartitionDirectory:
                 marker.append([encode_owner(self.topic_id)])
 
     @property
-    def belongs_to_other_topic(self) -> bool:
-        """True if the directory belongs to another topic. Raises StorageFailure if that cannot be read."""
-        owner = self._owner(self._disk) if self._disk.exists(self._marker) else None
-        return owner is not None and owner != self.topic_id
+    def owner(self) -> TopicId | None:
+        """The topic id that the directory has; None if it has none, or a damaged one. Raises StorageFailure."""
+        return self._owner(self._disk) if self._disk.exists(self._marker) else None
 
     def open(self, path: str, *, create: bool = False) -> File:
         if create:

@@ -142,11 +142,13 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         except StorageFailure as failure:
             log.warning("directory of a deleted topic stays name=%s: %s", directory, failure)
 
-    def set_strays_aside(self, image: ClusterImage, node_id: NodeId) -> None:
+    def set_strays_aside(self, image: ClusterImage, node_id: NodeId, unused: Collection[str] = ()) -> None:
         """Rename the directories that are not assigned to this broker, and finish deletions. Call before the first
         `open`.
 
         A directory belongs to a topic id: after a power cut, a deleted topic's directory may have its successor's name.
+        The cut may have taken the id, too. unused: the names of partitions that this broker has not used yet; a
+        directory without an id is none of theirs.
         """
         owners = {
             f"{topic.name}-{number}": topic.topic_id
@@ -161,7 +163,7 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
                 self.remove(f"{LOGS}/{name}")
             elif name.endswith((_STRAY_SUFFIX, _DAMAGED_SUFFIX)):
                 continue
-            elif owner is None or self._belongs_to_other_topic(f"{LOGS}/{name}", owner):
+            elif owner is None or self._belongs_to_other_topic(f"{LOGS}/{name}", owner, is_unused=name in unused):
                 kept = _free_name(name, names)
                 log.warning("stray directory name=%s: no topic owns it, kept as %s", name, kept)
                 self.disk.rename(f"{LOGS}/{name}", f"{LOGS}/{kept}")
@@ -179,15 +181,17 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             log.warning("directory of a deleted topic stays name=%s: %s", name, failure)
         return None
 
-    def _belongs_to_other_topic(self, directory: str, owner: TopicId) -> bool:
+    def _belongs_to_other_topic(self, directory: str, owner: TopicId, *, is_unused: bool = False) -> bool:
         """Return whether the directory belongs to another topic id.
 
-        An unreadable id counts as the owner's: opening it fails.
+        An unreadable id counts as the owner's: opening it fails. A missing or damaged one does if the owner's partition
+        was used.
         """
         try:
-            return PartitionDirectory(self.disk, directory, owner).belongs_to_other_topic
+            found = PartitionDirectory(self.disk, directory, owner).owner
         except StorageFailure:
             return False
+        return is_unused if found is None else found != owner
 
 
 def _advice(topic: TopicImage) -> str:

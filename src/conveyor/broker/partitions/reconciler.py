@@ -108,8 +108,7 @@ class Reconciler:
 
     async def start(self) -> None:
         """Open all partitions assigned to this broker. Raises StorageFailure."""
-        set_aside = self._logs.directories.set_strays_aside
-        await self._logs.off_loop(set_aside, self._metadata.image, self._node_id)
+        await self._logs.set_strays_aside(self._metadata.image, self._node_id)
         self._metadata.listen(self._observe)
         self._metadata.session.lost.listen(self._registration_lost)
         self._metadata.session.lease_renewed.listen(self._lease_renewed)

@@ -1,6 +1,7 @@
 """Directories of partitions: their names when no partition uses them any more, and those that cannot be looked up."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from conveyor.kernel.ids import NodeId
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.partition_directory import MARKER, encode_owner
 from conveyor.log.segments.offset_file import CLEANED
+from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.callers import CALLER
@@ -76,6 +78,28 @@ async def test_directories_with_the_longest_name_are_set_aside(tmp_path: Path, s
     directories.set_strays_aside(ClusterImage(), NodeId(1))
     kept = sorted(path.suffix for path in (tmp_path / "logs").iterdir())
     assert kept == [".damaged", ".damaged", ".stray", ".stray"]
+
+
+@pytest.mark.parametrize("marker", [None, b"", b"version: 0\ntopic"])
+@pytest.mark.parametrize("was_used", [True, False])
+async def test_directory_without_an_id_is_of_no_partition_that_was_not_used(
+    storage: Storage, marker: bytes | None, was_used: bool
+) -> None:
+    """After a power cut it may be that of a deleted topic, whose records would be the first ones of its successor."""
+    async with running_parts(storage=storage) as broker:
+        topic = await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        opening = broker.partitions.reconciler._logs
+        image = broker.metadata.image
+        if not was_used:
+            opening.checkpoint.forget(ReplicaKey(topic.topic_id, 0))
+    disk = storage.disk
+    disk.remove(f"logs/t-0/{MARKER}")
+    if marker is not None:
+        disk.write_atomic(f"logs/t-0/{MARKER}", marker)
+    opening.checkpoint._trusts_unlisted = False  # The file was there at the start.
+    with ThreadPoolExecutor(1) as opening._threads:  # That of the broker has ended.
+        await opening.set_strays_aside(image, NodeId(1))
+    assert disk.exists("logs/t-0") is was_used
 
 
 async def test_damaged_log_is_set_aside_once_that_is_durable(storage: Storage) -> None:
