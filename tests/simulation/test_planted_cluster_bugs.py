@@ -327,7 +327,7 @@ PLANTED: dict[Plant, Found] = {
     let_unknown_producers_begin_anywhere: Found(12, {"NoAcknowledgedLoss"}, with_new_producers),
     believe_pages_after_a_failed_sync: Found(7, LOST),
     never_trim_followers: Found(0, {"ClusterSettles"}, troubled("deletions")),
-    believe_a_shorter_log_above_the_high_watermark: Found(3, LOST, with_dropped_writes),
+    believe_a_shorter_log_above_the_high_watermark: Found(24, LOST, with_dropped_writes),
 }
 
 
