@@ -87,6 +87,8 @@ class BitFlips:
             folder, name = path.split("/")[1:2], path.rpartition("/")[2]
             if not folder or (folder[0] in names and f"/{_CUT}" not in path):
                 kinds.setdefault(name.rpartition(".")[2], []).append(path)
+        if not kinds:
+            return None
         path = chance.choice(kinds[chance.choice(sorted(kinds))])
         places = list(_places(disk, path))
         partition = names.get(path.split("/")[1]) if path.startswith(f"{LOGS}/") else None

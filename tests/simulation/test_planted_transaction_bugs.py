@@ -190,7 +190,7 @@ PLANTED: dict[Plant, Found] = {
     keep_positions_of_aborted_transactions: Found(77, {"PositionsFollowOutcomes"}),
     forget_positions_of_committed_transactions: Found(78, {"PositionsFollowOutcomes"}),
     never_void_verifications: Found(41, STUCK | HANGING),
-    believe_late_commits: Found(3, {"PositionsFollowOutcomes"}),
+    believe_late_commits: Found(332, {"PositionsFollowOutcomes"}),
 }
 
 

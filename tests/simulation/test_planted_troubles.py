@@ -390,7 +390,7 @@ PLANTED: dict[Plant, Found] = {
     delete_one_segment_too_many: Found(0, {"NoEarlyDeletion"}, troubled("retention")),
     end_leases_by_the_wall_clock: Found(2, {"NoDoubleLease"}, troubled("clocks")),
     keep_the_time_of_the_producer: Found(0, {"StampedByLeader"}, troubled("clocks")),
-    believe_damaged_epochs: Found(7, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
+    believe_damaged_epochs: Found(120, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
     believe_damaged_batches: Found(5, {"NoMessageForgotten", "NoneSettledUnseen"}, with_rot),
     limit_frames_by_the_requests_of_clients: Found(0, {"ClusterSettles"}, troubled("bulk")),
     commit_at_three_replicas: Found(0, LOST, troubled("five_brokers")),
