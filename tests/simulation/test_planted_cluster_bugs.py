@@ -311,7 +311,7 @@ PLANTED: dict[Plant, Found] = {
     show_the_end_at_once: Found(16, {"NoOffsetGoesBack"}),
     join_below_the_epoch_start: Found(175, LOST | {"NoResurrectedRecords"}),
     report_written_as_flushed: Found(0, LOST),
-    keep_stale_eligible_replicas: Found(3, LOST),
+    keep_stale_eligible_replicas: Found(132, LOST),
     end_reassignments_early: Found(179, LOST | {"LoneLeaderIsSure"}),
     forget_producers: Found(3, {"OrderedOnce"}),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
