@@ -24,6 +24,7 @@ from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery.recovery import open_log
+from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
 log = logging.getLogger(__name__)
@@ -142,16 +143,18 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         except StorageFailure as failure:
             log.warning("directory of a deleted topic stays name=%s: %s", directory, failure)
 
-    def set_strays_aside(self, image: ClusterImage, node_id: NodeId, unused: Collection[str] = ()) -> None:
+    def set_strays_aside(
+        self, image: ClusterImage, node_id: NodeId, used: Collection[ReplicaKey] | None = None
+    ) -> None:
         """Rename the directories that are not assigned to this broker, and finish deletions. Call before the first
         `open`.
 
         A directory belongs to a topic id: after a power cut, a deleted topic's directory may have its successor's name.
-        The cut may have taken the id, too. unused: the names of partitions that this broker has not used yet; a
-        directory without an id is none of theirs.
+        The cut may have taken the id, too. used: the replicas that this broker has used, if that is known; a directory
+        without an id is one of theirs.
         """
         owners = {
-            f"{topic.name}-{number}": topic.topic_id
+            f"{topic.name}-{number}": ReplicaKey(topic.topic_id, number)
             for topic in image.topics.values()
             for number, partition in enumerate(topic.partitions)
             if node_id in partition.replicas
@@ -163,7 +166,9 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
                 self.remove(f"{LOGS}/{name}")
             elif name.endswith((_STRAY_SUFFIX, _DAMAGED_SUFFIX)):
                 continue
-            elif owner is None or self._belongs_to_other_topic(f"{LOGS}/{name}", owner, is_unused=name in unused):
+            elif owner is None or self._belongs_to_other_topic(
+                f"{LOGS}/{name}", owner.topic_id, is_unused=used is not None and owner not in used
+            ):
                 kept = _free_name(name, names)
                 log.warning("stray directory name=%s: no topic owns it, kept as %s", name, kept)
                 self.disk.rename(f"{LOGS}/{name}", f"{LOGS}/{kept}")

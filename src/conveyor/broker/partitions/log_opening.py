@@ -66,16 +66,6 @@ class LogOpening:
         self._threads = threads
         self._unusable: dict[TopicPartition, _Unusable] = {}
 
-    async def set_strays_aside(self, image: ClusterImage, node_id: NodeId) -> None:
-        """Free the names of the partitions that are to be opened; see `LogDirectories`. Raises StorageFailure."""
-        unused = {
-            f"{topic.name}-{number}"
-            for topic in image.topics.values()
-            for number in range(len(topic.partitions))
-            if self.checkpoint.is_unused(ReplicaKey(topic.topic_id, number))
-        }
-        await self.off_loop(self.directories.set_strays_aside, image, node_id, unused)
-
     async def open(
         self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings, partitions: PartitionTable
     ) -> list[Log | StorageFailure]:

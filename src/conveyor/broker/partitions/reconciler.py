@@ -108,7 +108,8 @@ class Reconciler:
 
     async def start(self) -> None:
         """Open all partitions assigned to this broker. Raises StorageFailure."""
-        await self._logs.set_strays_aside(self._metadata.image, self._node_id)
+        set_aside, used = self._logs.directories.set_strays_aside, self._logs.checkpoint.used
+        await self._logs.off_loop(set_aside, self._metadata.image, self._node_id, used)
         self._metadata.listen(self._observe)
         self._metadata.session.lost.listen(self._registration_lost)
         self._metadata.session.lease_renewed.listen(self._lease_renewed)

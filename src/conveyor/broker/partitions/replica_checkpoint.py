@@ -144,9 +144,10 @@ class ReplicaCheckpoint:
         expected = ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
         return expected._replace(is_unflushed=facts.is_unflushed)
 
-    def is_unused(self, key: ReplicaKey) -> bool:
-        """Return whether this broker has surely not used a log: the file would list it."""
-        return key not in self._listed and self._is_complete and not self._trusts_unlisted
+    @property
+    def used(self) -> frozenset[ReplicaKey] | None:
+        """The replicas that this broker has used, as the file has listed them before; None if there is no such file."""
+        return frozenset(self._listed) if self._is_complete and not self._trusts_unlisted else None
 
     def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
         """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot

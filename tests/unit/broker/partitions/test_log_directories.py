@@ -1,7 +1,6 @@
 """Directories of partitions: their names when no partition uses them any more, and those that cannot be looked up."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,8 +96,7 @@ async def test_directory_without_an_id_is_of_no_partition_that_was_not_used(
     if marker is not None:
         disk.write_atomic(f"logs/t-0/{MARKER}", marker)
     opening.checkpoint._trusts_unlisted = False  # The file was there at the start.
-    with ThreadPoolExecutor(1) as opening._threads:  # That of the broker has ended.
-        await opening.set_strays_aside(image, NodeId(1))
+    opening.directories.set_strays_aside(image, NodeId(1), opening.checkpoint.used)
     assert disk.exists("logs/t-0") is was_used
 
 
