@@ -204,14 +204,19 @@ async def test_epochs_are_raised_in_as_many_changes_as_they_need(
     assert "leader epochs not stored" not in caplog.text
 
 
-async def test_refusal_of_the_epochs_is_logged_once_in_a_while(
-    storage: Storage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def crash_and_fill_the_store(storage: Storage) -> None:
+    """Cut the power of a broker that leads a partition, and leave its metadata no room for the next leader epoch."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0))
         crashed = storage.disk.power_cut(LosesAll())
     storage.disk, storage.store.is_full = crashed, True
+
+
+async def test_refusal_of_the_epochs_is_logged_once_in_a_while(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await crash_and_fill_the_store(storage)
     async with running_parts(storage=storage) as broker:
         for _ in range(3):
             await broker.partitions.reconciler.raise_epochs()
@@ -221,11 +226,7 @@ async def test_refusal_of_the_epochs_is_logged_once_in_a_while(
 
 
 async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(storage: Storage) -> None:
-    async with running_parts(storage=storage) as broker:
-        await broker.topics.create(CALLER, TopicRequest(name="t"))
-        await publish(broker, ("t", 0))
-        crashed = storage.disk.power_cut(LosesAll())
-    storage.disk, storage.store.is_full = crashed, True
+    await crash_and_fill_the_store(storage)
     async with running_parts(storage=storage) as broker:
         partition = broker.partitions.table.find("t", 0)
         assert roles(partition) == [
