@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS nodes (
 ) WITHOUT ROWID
 """
 _COMMITS = "CREATE TABLE IF NOT EXISTS commits (id INTEGER PRIMARY KEY, count INTEGER NOT NULL)"
+_HAS_CHECKSUMS = "SELECT count(*) FROM pragma_table_info('nodes') WHERE name = 'checksum'"
 _COUNT = "SELECT CAST(coalesce(max(count), 0) AS INTEGER) FROM commits"
 _COUNT_ONE = "INSERT INTO commits VALUES (0, 1) ON CONFLICT DO UPDATE SET count = count + 1 RETURNING count"
 _ALL = "SELECT CAST(path AS TEXT), CAST(value AS BLOB), CAST(version AS INTEGER), ephemeral, checksum FROM nodes"
@@ -50,7 +51,6 @@ _PATHS = "SELECT path FROM nodes WHERE path >= ? AND path < ?"
 _IS_EPHEMERAL = "SELECT CAST(ephemeral AS INTEGER) FROM nodes WHERE path = ?"
 _EPHEMERAL_PATHS = "SELECT path FROM nodes WHERE ephemeral = ?"
 _CURRENT = "SELECT CAST(version AS INTEGER), CAST(ephemeral AS INTEGER) FROM nodes WHERE path = ?"
-_HAS_CHECKSUMS = "SELECT count(*) FROM pragma_table_info('nodes') WHERE name IN ('checksum')"
 """SQLite checks no column types; the casts convert any stored value to bytes or a number."""
 
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
@@ -194,7 +194,8 @@ class SqliteTree:
             if operation.version not in (ANY_VERSION, current):
                 return None
             if isinstance(operation, PutNode):
-                owner = owner if current else session * operation.ephemeral
+                if not current:
+                    owner = session if operation.ephemeral else 0
                 self._put(owner, operation, current, committed)
             else:
                 committed.versions.append(0)

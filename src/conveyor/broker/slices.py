@@ -109,7 +109,6 @@ class Slices:
         """Ask something of each item, as `all_answered` does: of SLICE_ASKS items in each turn, without waiting for the
         answers of the earlier ones. Returns the answers in the order of the items. Raises the first error.
         """
-
         one_waits = asyncio.Lock()
 
         async def ask_some(start: int) -> list[Result]:

@@ -46,8 +46,8 @@ class CommittedOffsets:
     def resolve(self, producer: ProducerIdentity, commits: bool) -> set[str]:
         """End the transaction of a producer. Returns the groups of its offsets.
 
-        It is done in one turn of the loop, because whoever fetches afterwards gets all offsets of the transaction or
-        none: so it takes a few steps for each offset, about 0.3 us.
+        All of it takes one turn of the loop, because a client that fetches next has to see all offsets of the
+        transaction or none. So each offset takes few steps, about 0.3 us.
         """
         producer_id = producer.producer_id
         groups = self._places.pop(producer_id, {})

@@ -332,12 +332,9 @@ class GroupMachine:
         consumers, value = self._consumers.find(group_id), self._classic.value(group_id)
         if self._offsets.pending(group_id):
             return
-        if value is not None:
-            if value.state_timestamp_ms > oldest_ms or value.members:
-                return
-            tombstones, is_last = self._offsets.tombstones(group_id)
-        else:
-            tombstones, is_last = self._offsets.tombstones(group_id, oldest_ms + 1)
+        if value is not None and (value.state_timestamp_ms > oldest_ms or value.members):
+            return
+        tombstones, is_last = self._offsets.tombstones(group_id, oldest_ms + 1 if value is None else None)
         decision.records += tombstones
         if not is_last:
             return

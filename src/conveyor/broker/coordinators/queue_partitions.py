@@ -209,7 +209,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
                     self.lost(partition)
 
     def _note_fault(self, queue: QueuePartition, subscription: Subscription) -> str | None:
-        """Return why a queue does not serve a subscription."""
+        """Return why a queue does not serve a subscription, and note that it does not."""
         state = queue.machine.queue(subscription.id)
         fault = None if state is None else state.selection.fault
         if fault is not None:
@@ -277,9 +277,13 @@ class QueuePartitions(Coordinators[QueuePartition]):
         """Forget a subscription that any broker has deleted, unless its topic was deleted with it."""
         self._probes.pop(subscription.id, None)
         self.faulty.pop(subscription.id, None)
-        if subscription.topic_id in self._services.metadata.image.names_by_id and self.of(subscription.topic_id):
+        if self._has_topic(subscription) and self.of(subscription.topic_id):
             task = self._forgetting[subscription.id] = self._services.tasks.start(self._forget(subscription))
             task.add_done_callback(lambda _: self._forgetting.pop(subscription.id, None))
+
+    def _has_topic(self, subscription: Subscription) -> bool:
+        """Return whether the topic of a subscription exists: it may have been deleted with it, or since."""
+        return subscription.topic_id in self._services.metadata.image.names_by_id
 
     async def _forget(self, subscription: Subscription) -> None:
         await self._services.slices.turn()  # One change may remove many subscriptions.
@@ -287,9 +291,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
             queues = self.of(subscription.topic_id)
             await self._services.slices.ask_each(lambda queue: self.notify(queue, subscription), queues)
         except RequestError as error:  # A queue that was not reached forgets the subscription when it is next loaded.
-            if (
-                subscription.topic_id in self._services.metadata.image.names_by_id
-            ):  # It may have been deleted meanwhile.
+            if self._has_topic(subscription):
                 log.warning("queues not notified of a deletion subscription=%s reason=%s", subscription.name, error)
         if not self._subscriptions.has_any(subscription.topic_id):
             self.unload(subscription.topic)

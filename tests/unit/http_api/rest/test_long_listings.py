@@ -76,5 +76,6 @@ async def test_large_schedules_are_listed_within_the_memory_for_responses(
         for user, is_shown in (("root", True), ("alice", False)):
             held.clear()
             listed = (await door.ask(user, "GET", "/schedules")).document["schedules"]
-            assert [each["payload"] for each in listed if each["name"] == "large"] == [payload.decode()] * is_shown
+            large = [schedule for schedule in listed if schedule["name"] == "large"]
+            assert [schedule["payload"] for schedule in large] == [payload.decode()] * is_shown
             assert sum(held) // 10_000 == held_bytes * is_shown // 10_000

@@ -21,6 +21,7 @@ def ask_groups(
     left = len(commands)
     if not commands:
         finish([])
+        return
 
     def one(_: KafkaCall, number: int, reply: object) -> None:
         nonlocal left
