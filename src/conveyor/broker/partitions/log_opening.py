@@ -162,7 +162,7 @@ class LogOpening:
                 self._unusable[identity] = _Unusable(key.topic_id, found_epoch, is_damaged)
         if isinstance(result, LogIncomplete):
             self.doubts[identity] = Doubt.LOST
-            return self.checkpoint.add_missing(key)
+            return self.checkpoint.add(key, None)
         opened = result if isinstance(result, Log) else None
         if self.checkpoint.is_unproven(key, opened):
             self.doubts[identity] = Doubt.UNPROVEN

@@ -185,17 +185,17 @@ class ReplicaCheckpoint:
 
     # The logs of a running broker.
 
-    def add(self, key: ReplicaKey, opened: Log) -> None:
-        """A log was opened. Call `ensure_listed` before it is used."""
-        before = self._listed.get(key, ReplicaFacts(*key))
+    def add(self, key: ReplicaKey, opened: Log | None) -> None:
+        """A log was opened; None if it is missing: the file lists it until it begins again. Call `ensure_listed` before
+        it is used.
+        """
+        before = self._listed.setdefault(key, ReplicaFacts(*key))
+        if opened is None:
+            return
         is_unflushed = before.is_unflushed or opened.topic.flush_policy == _SOFT
         self._listed[key] = msgspec.structs.replace(before, is_unflushed=is_unflushed)
         self._softening.discard(key)
         self._unopened.discard(key)
-
-    def add_missing(self, key: ReplicaKey) -> None:
-        """A log is missing: the file lists it until it begins again."""
-        self._listed.setdefault(key, ReplicaFacts(*key))
 
     def forget(self, key: ReplicaKey) -> None:
         """A log is not assigned any more, or is about to begin again."""
