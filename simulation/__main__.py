@@ -1,7 +1,6 @@
 """`python -m simulation`: plays one seed, many seeds or a stored schedule, and shrinks failures."""
 
 import argparse
-import logging
 import os
 import sys
 import time
@@ -16,7 +15,7 @@ from simulation.cluster_story import play
 from simulation.shrink import shrink
 from simulation.story import StoryOutcome
 from simulation.story_schedule import StorySchedule, decode_schedule
-from simulation.sweep import sweep
+from simulation.sweep import silence_brokers, sweep
 
 
 def main() -> None:
@@ -35,7 +34,7 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=Path, help="write the shrunk schedule of a failure to this file")
     options = parser.parse_args()
-    logging.getLogger("conveyor").setLevel(logging.CRITICAL)  # Crashes are expected here, so their log lines are noise.
+    silence_brokers()
     if options.schedule is not None:
         failing = _play_one(decode_schedule(options.schedule.read_text()))
     elif options.seeds is None:
