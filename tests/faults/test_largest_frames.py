@@ -310,7 +310,8 @@ async def test_one_item_more_is_refused_before_any_is_decoded(
     monkeypatch.setattr("conveyor.kafka_api.wire.long_request.decode_body", lambda *_: decoded.append(_))
     monkeypatch.setitem(HANDLERS, api_key, decoded.append)
     await exchange(client, frame(api_key, version, path, ITEMS + 1))
-    assert [f"more than {ITEMS} items (network.max_request_items)" in reason for reason in client.failures] == [True]
+    limit = f"more than {ITEMS} items or KiB of text (network.max_request_items)"
+    assert [limit in reason for reason in client.failures] == [True]
     assert not decoded
 
 

@@ -98,8 +98,8 @@ class NetworkSettings:
     max_request_items: int = setting(
         20_000,
         "Maximum number of items of a Kafka request: the elements of all its arrays together, such as its topics and"
-        " their partitions. The broker closes the connection of a client that sends more. It decodes a request"
-        " at once, in up to 0.2 us for each item, while its other clients wait.",
+        " their partitions, and each full KiB of a name or other text. The broker closes the connection of a client"
+        " that sends more. It decodes a request at once, in up to 0.2 us for each item, while its other clients wait.",
         unit="items",
         minimum=1000,
     )

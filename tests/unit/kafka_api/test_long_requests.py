@@ -429,7 +429,7 @@ async def test_more_items_than_permitted_close_the_connection_only(client: Memor
     client.send(ids(5_001))
     await until_failed(client)
     [reason] = client.failures
-    assert "more than 5000 items (network.max_request_items)" in reason
+    assert "more than 5000 items or KiB of text (network.max_request_items)" in reason
     other.send(ids(5_000))
     assert await other.next_id() == 1
     malformed = ids(2_000)[:-20]

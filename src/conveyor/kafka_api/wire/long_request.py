@@ -95,8 +95,8 @@ class LongRequest:
             return count_items(header.api_key, header.api_version, frame, most, self._unknown)
         except TooManyItems as error:
             raise TooManyItems(
-                f"api key {header.api_key}: a request with more than {most} items (network.max_request_items): send"
-                " several smaller ones"
+                f"api key {header.api_key}: a request with more than {most} items or KiB of text"
+                " (network.max_request_items): send several smaller ones"
             ) from error
 
     def _decode(self, frame: Bytes) -> None:

@@ -2,7 +2,7 @@
 
 kio's decoder allocates all items of an array before it reads the first, so an array that claims two billion items would
 exhaust the process's memory. The check walks each request once by its schema and allocates nothing. An item is an
-element of an array, at any depth, or a tagged field.
+element of an array, at any depth, a tagged field, or a full KiB of a string: long names take what many short ones take.
 
 kio also refuses tagged fields that the schema does not have, which a receiver ignores (KIP-482). The walk finds them,
 and `without_unknown_tags` can remove them from the frame.
@@ -21,6 +21,8 @@ from conveyor.kernel.ports import Bytes
 
 MAX_STRING_BYTES = 32_767
 """Kafka's limit. It holds in flexible versions too: a response of another version may have to contain the string."""
+
+_STRING_ITEM_BYTES = 1 << 10
 
 Room = list[int]
 """The number of further items that the request may have. Three positions follow for each tagged field that the schema
@@ -145,8 +147,11 @@ def _skip_bytes(count: int) -> Skip:
     return lambda _frame, position, _room: position + count
 
 
-def _skip_string(frame: Bytes, position: int, _room: Room) -> int:
-    return position + 2 + max(0, _int16(frame, position))
+def _skip_string(frame: Bytes, position: int, room: Room) -> int:
+    size = _int16(frame, position)
+    if size >= _STRING_ITEM_BYTES:
+        _take(room, size // _STRING_ITEM_BYTES)
+    return position + 2 + max(0, size)
 
 
 def _skip_sized(frame: Bytes, position: int, _room: Room) -> int:
@@ -179,8 +184,11 @@ def _skip_compact_string(frame: Bytes, position: int, room: Room) -> int:
     if short < 0x80:
         return position + (short or 1)
     end = _skip_compact(frame, position, room)
-    if end - position > 3 + MAX_STRING_BYTES:
+    size = end - position
+    if size > 3 + MAX_STRING_BYTES:
         raise ValueError(f"a string of more than {MAX_STRING_BYTES} bytes")
+    if size >= _STRING_ITEM_BYTES:
+        _take(room, size // _STRING_ITEM_BYTES)
     return end
 
 

@@ -90,6 +90,14 @@ def test_items_of_all_arrays_are_counted(api_key: int, version: int, values: dic
             skim(api_key, version, body, expected - 1)
 
 
+@pytest.mark.parametrize("version", [3, 9])
+@pytest.mark.parametrize(("size", "items"), [(1_000, 3), (1_100, 4), (32_700, 34)])
+def test_each_kib_of_a_string_is_an_item(version: int, size: int, items: int) -> None:
+    """Of a Produce request most is records, which weigh what they are in the frame. Names weigh more once decoded."""
+    named = PRODUCE | {"topic_data": [{"name": "t" * size, "partition_data": [PARTITION, PARTITION]}]}
+    assert skim(0, version, request_body(0, version, **named)) == items
+
+
 def test_tagged_fields_are_counted_as_items() -> None:
     body = request_body(18, 3, client_software_name="a", client_software_version="b")[:-1]
     assert skim(18, 3, body + b"\x02\x07\x00\x09\x00") == 2
