@@ -28,6 +28,11 @@ Strike = Callable[[NodeId, str, int], Awaitable[None]]
 """Executes the fault of this name on a broker. The number parameterises it."""
 
 
+def number_of(strike: str, delay_ms: int, strength: int) -> int:
+    """Return the number of an ambush on the first broker of its event. strength: 0 to 100; how long a fault lasts."""
+    return 2 * (delay_ms + _LONGEST_DELAY_MS * (_STRIKES.index(strike) + len(_STRIKES) * strength))
+
+
 class _Event(NamedTuple):
     """kind: the action of the ambushes that wait for it. first: the broker that joins, leaves, leads, returns or
     coordinates. second: the leader or the leader before; or the same.

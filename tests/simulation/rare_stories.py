@@ -4,7 +4,8 @@ from random import Random
 
 from simulation.clients.churn.churn_ledger import CHURNED, QUEUED
 from simulation.clients.churn.topic_admin import MOST_PARTITIONS
-from simulation.story_rules import NODE_IDS, RULES
+from simulation.faults.ambushes import number_of
+from simulation.story_rules import MOVES_TOPIC, NODE_IDS, RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import DELAY_TOPIC, QUEUE_TOPIC
 from tests.simulation.seeds import with_more
@@ -103,5 +104,21 @@ def with_growth(seed: int) -> StorySchedule:
         steps += [
             use("topic-user", "produce", begin_ms + 2_000 + chance.randrange(1_000), chance.randrange(1 << 12))
             for _ in range(20)
+        ]
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
+def with_cut_off_ends(seed: int) -> StorySchedule:
+    """The coordinator of transactions is cut off from the other brokers, and loses power, as clients commit: drawn too
+    rarely.
+    """
+    chance = Random(seed)
+    steps = [Step(0, RULES, MOVES_TOPIC, len(NODE_IDS))]
+    for begin_ms in range(500, 16_000, 3_000):
+        numbers = number_of("isolate", 0, 30), number_of("cut_power", chance.randrange(40), chance.randrange(60))
+        steps += [Step(begin_ms, "ambushes", "at_end", number) for number in numbers]
+        steps += [
+            Step(begin_ms + chance.randrange(2_000), f"mover-{mover}", "transact", chance.getrandbits(16))
+            for mover in (1, 2, 3)
         ]
     return StorySchedule(seed, tuple(sorted(steps)))
