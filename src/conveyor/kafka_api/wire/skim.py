@@ -9,7 +9,7 @@ and `without_unknown_tags` can remove them from the frame.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from struct import Struct
 from types import UnionType
@@ -100,14 +100,13 @@ def without_unknown_tags(frame: Bytes, position: int, unknown: Room) -> Bytes:
 def _entity_steps(schema: Any) -> list[Skip]:
     flexible = bool(schema.__flexible__)
     steps: list[Skip] = []
-    tags: set[int] = set()
+    tags: dict[int, list[Skip]] = {}
     fixed = 0
     for field in fields(schema):
         kind = field.metadata.get("kafka_type", "")
         is_array = get_origin(without_none(field.type)) is tuple
         if "tag" in field.metadata:
-            assert not is_array, f"the items of the tagged field {field.name} are not counted"
-            tags.add(field.metadata["tag"])
+            tags[field.metadata["tag"]] = _field_steps(field.type, kind, is_array, flexible)
             continue
         if kind in _FIXED and not is_array:
             fixed += _FIXED[kind]
@@ -192,8 +191,10 @@ def _skip_compact_string(frame: Bytes, position: int, room: Room) -> int:
     return end
 
 
-def _skip_tags(known: Collection[int]) -> Skip:
-    """Skip the tagged fields of an entity whose schema has these."""
+def _skip_tags(known: Mapping[int, list[Skip]]) -> Skip:
+    """Skip the tagged fields of an entity. known: how to skip those that its schema has. kio's decoder reads on where
+    their content ends, so that has to be where their size says.
+    """
 
     def skip(frame: Bytes, position: int, room: Room) -> int:
         if frame[position] == 0:
@@ -205,15 +206,21 @@ def _skip_tags(known: Collection[int]) -> Skip:
             start = position
             tag, position = _varint(frame, position)
             size, position = _varint(frame, position)
-            position += size
+            end = position + size
             if tag not in known:
-                room += count_position, start, position
+                room += count_position, start, end
+                position = end
+                continue
+            for step in known[tag]:
+                position = step(frame, position, room)
+            if position != end:
+                raise ValueError(f"tagged field {tag} of {size} bytes has another size")
         return position
 
     return skip
 
 
-skip_tags = _skip_tags(())
+skip_tags = _skip_tags({})
 """Skips the tagged fields of an entity whose schema has none."""
 
 

@@ -90,6 +90,22 @@ def test_unknown_tagged_fields_of_items_are_ignored_among_known_ones() -> None:
     assert decoded(1, 18, more) == decoded(1, 18, frame)
 
 
+@pytest.mark.parametrize("size", [0, 7, 9, 0x7F])
+def test_a_known_tagged_field_ends_where_its_size_says(size: int) -> None:
+    """kio reads on where the content ends. A larger size could hide arrays from the check: one that claims four billion
+    items, of which kio allocates all, or millions that are not counted.
+    """
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1, "high_watermark": 5}
+    limits: dict[str, Any] = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1, "forgotten_topics_data": []}
+    frame = request(1, 18, topics=[{"topic_id": UUID(int=9), "partitions": [partition]}], **limits)
+    tag, content = b"\1\1", pack(">q", 5)
+    assert frame.count(tag + b"\x08" + content) == 1
+    decoded(1, 18, frame)
+    hidden = b"\0\xff\xff\xff\xff\x0f".ljust(0x7F - len(content), b"\0")
+    with pytest.raises(ProtocolViolation, match="tagged field 1 of"):
+        decoded(1, 18, frame.replace(tag + b"\x08" + content, tag + bytes([size]) + content + hidden))
+
+
 def test_header_with_many_tagged_fields_is_refused_before_they_are_walked() -> None:
     """It is decoded before the items of a long request are counted."""
     frame = request(18, 3, **SOFTWARE)
