@@ -314,7 +314,8 @@ async def test_restart_remembers_a_complete_transaction(commit: bool, version: i
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
         await client.end(commit=commit)
-        await until(lambda: is_stable(broker.partitions.table.find(*PLACE)))
+        complete = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        await until(lambda: broker.coordinators.transactions.state_counts()[complete] == 1)
     async with running_parts(storage=storage) as broker:
         client.asks = broker
         await client.add(PLACE)
