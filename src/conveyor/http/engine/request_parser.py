@@ -4,7 +4,8 @@ llhttp refuses a request with both Content-Length and Transfer-Encoding, several
 without CR, and invalid characters. This module also refuses:
 - versions other than 1.0 and 1.1, a missing Host in 1.1, and two Hosts;
 - transfer codings other than a single `chunked`, and any in HTTP/1.0;
-- a fragment in the target; a request line or header of more than `MAX_FIELD_BYTES`; more than `MAX_HEADERS` headers.
+- a fragment in the target; a request line or header of more than `MAX_FIELD_BYTES`; more than `MAX_HEADERS` headers, or
+  of `MAX_HEAD_BYTES` together.
 Trailers are read and dropped. A request to upgrade the connection is read as an ordinary request (RFC 9110, 7.8).
 """
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 MAX_FIELD_BYTES = 8190
 """Limit of the request target, and of a header's name and value together."""
 MAX_HEADERS = 128
+MAX_HEAD_BYTES = 64 << 10
+"""Limit of the names and values of all headers: nobody is known yet who sends them, and no budget counts them."""
 _MAX_IDLE_BYTES = MAX_FIELD_BYTES + 16
 """Limit of the bytes that bring no field to its end. White space and line ends are among them."""
 _MAX_LENGTH_DIGITS = 20
@@ -42,6 +45,7 @@ class RequestParser:
 
     __slots__ = (
         "_fields",
+        "_head_bytes",
         "_idle_bytes",
         "_is_trailing",
         "_parser",
@@ -65,7 +69,7 @@ class RequestParser:
         self._fields: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
         self.is_in_head = self._is_trailing = self._upgrades = self._replays = False
-        self._progress, self._idle_bytes = _NONE, 0
+        self._progress, self._idle_bytes, self._head_bytes = _NONE, 0, 0
 
     def feed(self, data: bytes) -> None:
         """Parse bytes. Their requests are in `complete` and `receiving` afterwards."""
@@ -86,7 +90,7 @@ class RequestParser:
             return
         self._target, self._fields, self._repeated = b"", {}, []
         self.is_in_head, self._is_trailing = True, False
-        self._progress, self._idle_bytes = _NONE, 0
+        self._progress, self._idle_bytes, self._head_bytes = _NONE, 0, 0
 
     def on_url(self, part: bytes) -> None:
         if not self._replays:
@@ -104,8 +108,9 @@ class RequestParser:
             raise MalformedRequest("more than one Host")
         else:
             self._repeated.append((name, value.rstrip(b" \t")))
-        if len(self._fields) + len(self._repeated) > MAX_HEADERS:
-            raise MalformedRequest(f"more than {MAX_HEADERS} headers")
+        self._head_bytes += len(name) + len(value)
+        if len(self._fields) + len(self._repeated) > MAX_HEADERS or self._head_bytes > MAX_HEAD_BYTES:
+            raise MalformedRequest(f"more than {MAX_HEADERS} headers, or more than {MAX_HEAD_BYTES} bytes of them")
 
     def on_headers_complete(self) -> None:
         self._is_trailing = True

@@ -16,6 +16,8 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 PART_BYTES = 64 << 10
 MAX_REST_BYTES = 1 << 20
 """Limit of a document besides its messages."""
+MAX_REST_VALUES = 25_000
+"""Limit of strings and commas of a long document besides its messages. 10,000 messages to acknowledge have 20,000."""
 MAX_MESSAGE_BYTES = 4 << 20
 """Limit of the JSON of a message, which is decoded in one tick: some 30 ms."""
 MAX_VALUES = 10_000
@@ -37,7 +39,7 @@ async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
     """Yield the parts of a document in order; the body itself if it is short. Raises RequestError."""
     begin = _BEGIN.search(body, 0, MAX_REST_BYTES) if len(body) > PART_BYTES else None
     if begin is None:
-        _check_rest(len(body))
+        _check_rest(body)
         yield body
         return
     scan, part_begin = _Scan(body, begin.end()), begin.end()
@@ -60,7 +62,7 @@ async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
     last = body[part_begin : scan.array_end - 1]
     if part_begin > begin.end() and not last.strip():
         raise _wrong(f"no message follows the comma before byte {part_begin}")
-    _check_rest(len(body) - scan.array_end + begin.end())
+    _check_rest(body[: begin.end()] + body[scan.array_end :])
     yield body[: begin.end()] + last + body[scan.array_end - 1 :]
 
 
@@ -121,10 +123,13 @@ class _Scan:
                 return
 
 
-def _check_rest(size_bytes: int) -> None:
-    if size_bytes > MAX_REST_BYTES:
-        reason = f"besides its messages, the request's body has {size_bytes} bytes: at most {MAX_REST_BYTES}"
+def _check_rest(rest: bytes) -> None:
+    """Check what is decoded in one tick besides messages. Raises RequestError."""
+    if len(rest) > MAX_REST_BYTES:
+        reason = f"besides its messages, the request's body has {len(rest)} bytes: at most {MAX_REST_BYTES}"
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
+    if len(rest) > PART_BYTES and rest.count(b'"') // 2 + rest.count(b",") > MAX_REST_VALUES:
+        raise _wrong(f"besides its messages, it has more than {MAX_REST_VALUES} names and values")
 
 
 def _wrong(reason: str) -> RequestError:

@@ -83,16 +83,14 @@ def without_unknown_tags(frame: Bytes, position: int, unknown: Room) -> Bytes:
     removed = [found for found in zip(*[iter(unknown)] * 3, strict=True) if found[0] >= position]
     if not removed:
         return frame
-    counts = Counter(count_position for count_position, _, _ in removed)
+    edits = [(start, end, b"") for _, start, end in removed]
+    for count_position, fewer in Counter(count_position for count_position, _, _ in removed).items():
+        count, after_count = _varint(frame, count_position)
+        edits.append((count_position, after_count, unsigned_varint(count - fewer)))
     parts: list[Bytes] = []
     position = 0
-    for count_position, start, end in removed:
-        fewer = counts.pop(count_position, 0)
-        if fewer:
-            count, after_count = _varint(frame, count_position)
-            parts += frame[position:count_position], unsigned_varint(count - fewer)
-            position = after_count
-        parts.append(frame[position:start])
+    for start, end, instead in sorted(edits):
+        parts += frame[position:start], instead
         position = end
     return memoryview(b"".join([*parts, frame[position:]]))
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conveyor.http.engine.request_parser import MAX_FIELD_BYTES, MAX_HEADERS, RequestParser
+from conveyor.http.engine.request_parser import MAX_FIELD_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, RequestParser
 
 HEAD = b"GET / HTTP/1.1\r\nHost: h\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+LARGE = b"X: " + b"a" * 1_023 + b"\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 Parsed = tuple[str, bytes, list[tuple[str, str]], bytes, bool]
@@ -59,6 +60,7 @@ ACCEPTED = {
     "connect": b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n",
     "most headers": HEAD + b"X: a\r\n" * (MAX_HEADERS - 1) + b"\r\n",
     "longest header": HEAD + b"X: " + b"a" * (MAX_FIELD_BYTES - 1) + b"\r\n\r\n",
+    "longest head": HEAD + LARGE * (MAX_HEAD_BYTES // 1_024 - 1) + b"\r\n" + HEAD + LARGE + b"\r\n",
 }
 REFUSED = {
     "length and chunks": POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -114,6 +116,7 @@ REFUSED = {
     "long target": b"GET /" + b"a" * MAX_FIELD_BYTES + b" HTTP/1.1\r\nHost: h\r\n\r\n",
     "long header": HEAD + b"X: " + b"a" * MAX_FIELD_BYTES + b"\r\n\r\n",
     "many headers": HEAD + b"X: a\r\n" * MAX_HEADERS + b"\r\n",
+    "large head": HEAD + LARGE * (MAX_HEAD_BYTES // 1_024) + b"\r\n",
 }
 LENIENT_H11 = {
     *("length and chunks", "chunks and length", "two lengths", "list of lengths", "folded", "control character"),
@@ -132,6 +135,7 @@ LENIENT_H11 = {
         "huge chunk",
         "fragment",
         "many headers",
+        "large head",
         "long target",
         "long header",
         "preface of HTTP/2",

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.http_api.requests.body_parts import MAX_MESSAGE_BYTES, MAX_REST_BYTES, MAX_VALUES, PART_BYTES, batch_parts
+from conveyor.http_api.requests.body_parts import (
+    MAX_MESSAGE_BYTES,
+    MAX_REST_BYTES,
+    MAX_REST_VALUES,
+    MAX_VALUES,
+    PART_BYTES,
+    batch_parts,
+)
 from conveyor.http_api.rest.publish_endpoints import read_batch
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -108,6 +115,31 @@ async def test_other_fields_have_a_limit(has_messages: bool) -> None:
             assert refused.value.kind is ErrorKind.MESSAGE_TOO_LARGE
         else:
             await parts_of(body)
+
+
+MANY = ",".join(f'"{number}":[]' for number in range(MAX_REST_VALUES)).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"m\\u0065ssages":[{"headers":{%b}}]}' % MANY,
+        b'{"messages"%b:[{"headers":{%b}}]}' % (b" " * 1_001, MANY),
+        b'{"messages":[],"more":{%b}}' % MANY,
+        b'{"more":{%b},"messages":[]}' % MANY,
+        b'{"acknowledge":{%b}}' % MANY,
+        b'{"acknowledge":{"s":[%b]}}' % (b"," * PART_BYTES),
+    ],
+)
+async def test_values_outside_of_the_messages_have_a_limit(body: bytes) -> None:
+    """They are decoded in one tick, before it is known whether the client may send them."""
+    with pytest.raises(RequestError, match="besides its messages"):
+        await parts_of(body)
+
+
+async def test_most_messages_to_acknowledge_are_few_enough_values() -> None:
+    body = json.dumps({"acknowledge": {"s": [f"{number}.abcdefgh" for number in range(10_000)]}}).encode()
+    assert await parts_of(body) == [body]
 
 
 async def test_error_names_the_message_in_a_later_part() -> None:

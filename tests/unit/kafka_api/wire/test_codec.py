@@ -90,6 +90,17 @@ def test_unknown_tagged_fields_of_items_are_ignored_among_known_ones() -> None:
     assert decoded(1, 18, more) == decoded(1, 18, frame)
 
 
+def test_unknown_tagged_fields_within_a_known_one_are_ignored() -> None:
+    """Within the state of the replica, which is a tagged field (1) of Fetch, and after it."""
+    limits: dict[str, Any] = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1, "forgotten_topics_data": [], "topics": []}
+    frame = request(1, 18, replica_state={"replica_id": 3, "replica_epoch": 4}, **limits)
+    state = pack(">iq", 3, 4)
+    assert frame.endswith(b"\1\1\x0d" + state + b"\0")
+    inner = state + b"\2" + UNKNOWN
+    more = frame[: -len(b"\1\1\x0d" + state + b"\0")] + b"\3\1" + bytes([len(inner)]) + inner + UNKNOWN
+    assert decoded(1, 18, more) == decoded(1, 18, frame)
+
+
 @pytest.mark.parametrize("size", [0, 7, 9, 0x7F])
 def test_a_known_tagged_field_ends_where_its_size_says(size: int) -> None:
     """kio reads on where the content ends. A larger size could hide arrays from the check: one that claims four billion
