@@ -27,6 +27,7 @@ from conveyor.kernel.access.declared_access import Needs
 Document = TypeVar("Document", contravariant=True)
 
 JSON_BODY_BYTES = 1 << 20
+_MESSAGES_WEIGHT = 3
 LONG_BODY_BYTES = 64 << 10
 """A longer body may take more than one tick of the event loop."""
 
@@ -104,6 +105,13 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
     quotas: tuple[str, ...] = ()
     is_limited: bool = True
+
+    @property
+    def weight(self) -> int:
+        """Memory for each byte of a body. Messages are kept as texts, whose characters may take four bytes each, and as
+        they are stored.
+        """
+        return 1 if self.read is None else _MESSAGES_WEIGHT
 
     @property
     def signature(self) -> Signature:

@@ -252,15 +252,19 @@ class RoutedCall:
         self._check(is_noted=False)
         exchange.limits.most_bytes = limit = door.body_limit(endpoint, self._names)
         self._encoding = encoding_of(exchange.request)
+        received_bytes = exchange.request.content_length or limit
+        exchange.limits.share_bytes = endpoint.weight * received_bytes
         if self._encoding is not None:
             exchange.limits.free_bytes = SMALL_PACKED_BYTES
-            exchange.limits.share_bytes = limit + (exchange.request.content_length or limit)
+            exchange.limits.share_bytes = endpoint.weight * limit + received_bytes
 
     def serve(self) -> None:
         """Call the endpoint with the complete body."""
         compiled, body = self._compiled, self._exchange.request.body
         if compiled.parse is None:
             return self._call(None)
+        if compiled.endpoint.read is not None and self._encoding is None and self._exchange.memory.share is None:
+            self._exchange.memory.weigh((compiled.endpoint.weight - 1) * len(body))
         if self._encoding is not None or (len(body) > LONG_BODY_BYTES and compiled.endpoint.read is not None):
             return self._start(self._read(body), self._read_ended)
         self._call(compiled.parse(body))
@@ -292,7 +296,7 @@ class RoutedCall:
             is_small = len(body) <= SMALL_PACKED_BYTES
             body = work() if is_small else await asyncio.get_running_loop().run_in_executor(None, work)
             if is_small:  # Otherwise it has a share for what it contains.
-                self._exchange.memory.weigh(len(body))
+                self._exchange.memory.weigh(compiled.endpoint.weight * len(body))
         read = compiled.endpoint.read
         if read is None or len(body) <= LONG_BODY_BYTES:
             return compiled.parse(body)

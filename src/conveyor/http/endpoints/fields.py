@@ -4,6 +4,9 @@ from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
+_MAX_CHARACTERS = 64
+"""Of the text of a field. Errors quote it."""
+
 
 class Field(Protocol):
     """A type of field that is parsed from a JSON value or from the text of a query parameter."""
@@ -16,7 +19,10 @@ class Field(Protocol):
 
 
 def decode_field(kind: type[Field], value: object) -> object:
-    """Parse a field; for msgspec's `dec_hook`."""
+    """Parse a field, for msgspec's `dec_hook`: a short text or a number. Raises ValueError."""
+    if not isinstance(value, str | int | float) or (isinstance(value, str) and len(value) > _MAX_CHARACTERS):
+        expected = kind.schema["description"]
+        raise ValueError(f"Expected a text of at most {_MAX_CHARACTERS} characters, or a number. {expected}")
     return kind.parse(value)
 
 

@@ -8,9 +8,17 @@ from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
+from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES
 from conveyor.http.endpoints.fields import decode_field, decoder
 from conveyor.http.endpoints.type_errors import explain
 from conveyor.kernel.errors import ErrorKind, RequestError
+
+_MAX_BARE_BYTES = 256 << 10
+_MAX_FRACTIONS = 4_000
+"""Limits of a long body: of its bytes besides texts and white space, and of the numbers with a fraction or exponent
+among them. Some of these take 6 us each.
+"""
+_FRACTIONS = (b".", b"e", b"E")
 
 QueryValues = Mapping[str, list[str]]
 
@@ -48,6 +56,8 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
     decode = decoder(kind).decode
 
     def parse(body: bytes) -> Any:
+        if len(body) > LONG_BODY_BYTES:
+            _check_numbers(body)
         try:
             decoded = decode(body or b"{}")
             if body:
@@ -57,6 +67,8 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
             raise _wrong(f"in the request's body: {what} - at {where}".removesuffix(" - at ")) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _wrong(f"the request's body is not JSON: {error}") from error
+        except RecursionError as error:
+            raise _wrong("the request's body is nested too deeply") from error
         return decoded
 
     return parse
@@ -71,6 +83,19 @@ def _parameter(lists: Mapping[str, bool], name: str, values: list[str]) -> str |
     if len(values) > 1:
         raise _wrong(f"query parameter '{name}' is given {len(values)} times: give it once")
     return values[0]
+
+
+def _check_numbers(body: bytes) -> None:
+    """Refuse a long body if it is more than texts: it is decoded at once, before it is known what the client may do.
+
+    Raises RequestError.
+    """
+    bare = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]).translate(None, b" \t\r\n")
+    if len(bare) > _MAX_BARE_BYTES or sum(map(bare.count, _FRACTIONS)) > _MAX_FRACTIONS:
+        raise _wrong(
+            f"the request's body has more than {_MAX_BARE_BYTES} bytes besides texts, or {_MAX_FRACTIONS} numbers with"
+            " a fraction or exponent: send it in several requests"
+        )
 
 
 def _check_object(members: list[tuple[str, Any]]) -> None:

@@ -8,13 +8,11 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 import pytest
-from msgspec import UNSET, Struct, UnsetType
-from msgspec import json as msgspec_json
+from msgspec import Struct
 
-from conveyor.http.endpoints import endpoint_application
 from conveyor.http.endpoints.content_encoding import SMALL_PACKED_BYTES
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Responder
-from conveyor.http.endpoints.endpoint_application import EndpointApplication, Rights, encode_in_pieces
+from conveyor.http.endpoints.endpoint_application import EndpointApplication, Rights
 from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
@@ -163,6 +161,9 @@ class Stage:
             self.read.append(len(body))
             return Pair(len(body), 0)
 
+        async def read_whole(body: bytes) -> bytes:
+            return body
+
         return [
             Endpoint(
                 method="POST",
@@ -178,6 +179,14 @@ class Stage:
             Endpoint(method="GET", path="/large", needs=NO_ACCESS, function=large, takes_head=False),
             Endpoint(method="POST", path="/fail", needs=NO_ACCESS, function=fail),
             Endpoint(method="POST", path="/later", needs=NO_ACCESS, function=self.later, status=201),
+            Endpoint(
+                method="POST",
+                path="/messages",
+                needs=NO_ACCESS,
+                function=self.later,
+                read=read_whole,
+                body_limit=lambda *_: 1 << 20,
+            ),
         ]
 
     def send(self, method: str, target: str, body: bytes = b"", *headers: str) -> None:
@@ -331,6 +340,20 @@ async def test_long_body_is_read_in_steps(stage: Stage) -> None:
     assert stage.read == [LONG_BODY_BYTES + 1]
 
 
+@pytest.mark.parametrize(("size", "is_packed"), [(10, False), (400_000, False), (10, True), (900_000, True)])
+async def test_body_with_messages_weighs_three_times_its_size(stage: Stage, size: int, is_packed: bool) -> None:
+    """A large one has a share for that, a small one counts when it is complete."""
+    body = b" " * size + b"{}"
+    sent = gzip.compress(body, 0 if size > 10 else 9) if is_packed else body
+    stage.send("POST", "/messages", sent, *["Content-Encoding: gzip"] * is_packed)
+    await until(lambda: bool(stage.replies))
+    budget = stage.client.service.request_budget
+    most = (1 << 20 if size > 10 else len(body)) if is_packed else len(body)
+    assert budget.used_bytes == 3 * most + len(sent) * is_packed
+    stage.replies[0](Pair(1, 2))
+    assert budget.used_bytes == 0
+
+
 @pytest.mark.parametrize("size", [10, 500_000])
 async def test_compressed_body_is_decompressed(stage: Stage, size: int) -> None:
     packed = gzip.compress(b" " * size + b'{"left":1}')
@@ -393,61 +416,6 @@ async def test_body_that_an_endpoint_ignores_needs_no_share_of_the_memory(stage:
     assert budget.waiting_count == 0
     assert (await stage.receive())[0] == 413
     budget.give_back(share)
-
-
-class Item(Struct):
-    name: str
-    count: int | None = None
-
-
-class Page(Struct):
-    items: list[Item]
-    last: str
-    others: list[str]
-
-
-@pytest.mark.parametrize("items", [[], [Item("a")], [Item('"', 1), Item("\x01"), Item("c")]])
-def test_large_document_is_encoded_as_any_other(items: list[Item]) -> None:
-    for document in (Page(items, "b", ["x", "y"]), Item("\u20ac", 2)):
-        assert encode_in_pieces(document) == msgspec_json.encode(document)
-
-
-class Headed(Struct):
-    text: str
-    headers: dict[str, str | Item | list[str | None] | None]
-    encoding: str | UnsetType = UNSET
-
-
-@pytest.mark.parametrize("character", ["\0", '"', "\u20ac", "\U0001f600", "x"])
-def test_long_texts_are_encoded_in_slices(monkeypatch: pytest.MonkeyPatch, character: str) -> None:
-    """A control character takes six bytes and the time of many others."""
-    longest = 0
-
-    def note(value: Any) -> None:
-        nonlocal longest
-        if isinstance(value, str):
-            longest = max(longest, len(value))
-        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            note(part)
-        for name in value.__struct_fields__ if isinstance(value, Struct) else ():
-            note(getattr(value, name))
-
-    class Noting:
-        def encode(self, value: Any) -> bytes:
-            note(value)
-            return msgspec_json.encode(value)
-
-        def encode_into(self, value: Any, buffer: bytearray, offset: int) -> None:
-            note(value)
-            msgspec_json.Encoder().encode_into(value, buffer, offset)
-
-    text = character * (3 * 65_536 + 5)
-    item = Headed(text, {"a": text, "b": Item(text), "c": None, "d": ["x", None, text]}, text)
-    monkeypatch.setattr(endpoint_application, "_ENCODER", Noting())
-    monkeypatch.setattr(endpoint_application, "_encode", Noting().encode)
-    for document in (item, Page([Item("a"), Item(text)], text, [text])):
-        assert encode_in_pieces(document) == msgspec_json.encode(document)
-    assert longest == 65_536
 
 
 async def test_time_of_a_metered_request_is_counted_without_its_waits(stage: Stage) -> None:

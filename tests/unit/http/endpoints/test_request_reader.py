@@ -1,5 +1,6 @@
 """Queries and bodies are parsed into the types that an endpoint declares. Errors say what is wrong."""
 
+import json
 from typing import Annotated
 
 import pytest
@@ -105,6 +106,9 @@ def test_json_body_is_parsed_by_type() -> None:
         (b'{"from": "\xff"}', "^the request's body is not JSON: "),
         (b'{"from": "\\ud800"}', "^the request's body is not JSON: "),
         (b"[" * 100_000, "^in the request's body: "),
+        (b'{"wait": ' + b"[" * 2_000, "^the request's body is nested too deeply$"),
+        (b'{"wait": [5]}', r"^in the request's body: Expected a text of at most 64 .*2h\. - at `\$\.wait`$"),
+        (b'{"wait": "%b"}' % (b"5" * 65), r"^in the request's body: Expected a text of at most 64 .*wait`$"),
     ],
 )
 def test_error_names_the_invalid_field_of_a_body(body: bytes, reason: str) -> None:
@@ -135,6 +139,28 @@ class Nested(Struct, forbid_unknown_fields=True):
 def test_name_that_is_given_twice_in_an_object_is_refused(body: bytes, name: str) -> None:
     with pytest.raises(RequestError, match=f"^in the request's body: the name '{name}' is given more than once in an"):
         body_parser(Nested)(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"free":{%b}}' % (b'"":5e-324,' * 10_000),
+        b'{"wait":[%b]}' % b",".join([b"9" * 4_299] * 100),
+        b'{"free":{"\\"":[],"\\\\":%b}}' % (b"0." * 100_000),
+        b"{" + b":" * 300_000,
+    ],
+)
+def test_long_body_of_numbers_is_refused_before_it_is_decoded(body: bytes) -> None:
+    """The slowest numbers take 6 us each."""
+    with pytest.raises(RequestError, match=r"^the request.s body has more than 262144 bytes besides texts"):
+        body_parser(Nested)(body)
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_long_body_of_texts_and_few_numbers_is_parsed(indent: int | None) -> None:
+    free = {f"{number}.e": number for number in range(10_000)} | {f"{number}": ['.,"\\'] * 5 for number in range(1_000)}
+    body = json.dumps({"name": "name", "free": free}, indent=indent).encode()
+    assert len(body_parser(Nested)(body).free) == 11_000
 
 
 @pytest.mark.parametrize(
