@@ -11,10 +11,16 @@ _IN_WORDS = {
     "matching regex '^[0-9]{1,6}$'": "of digits, six at most",
 }
 
+_MAX_PATH = 250
+"""Characters at the end of an error that may contain the path. What is before them may be a text of the client."""
+_WHERE = re.compile(r" - at ((?:`key` in )?`\$[^`]*`)$")
+
 
 def explain(kind: Any, error: ValidationError) -> tuple[str, str]:
     """Return the reason and the path of the value: `$.ordering`, or empty for the whole document."""
-    what, _, where = str(error).partition(" - at ")
+    text = str(error)
+    found = _WHERE.search(text, max(0, len(text) - _MAX_PATH))
+    what, where = (text, "") if found is None else (text[: found.start()], found[1])
     for pattern, words in _IN_WORDS.items():
         what = what.replace(pattern, words)
     if what.startswith(("Invalid enum value", "Object contains unknown field")):

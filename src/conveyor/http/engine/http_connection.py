@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 _MAX_PENDING_BYTES = 64 << 10
 """Bytes beyond the current request that are read from a client."""
-_FEED_BYTES = 16 << 10
-"""Bytes parsed at once, which may contain hundreds of requests, unless they belong to one body of a known length."""
+_FEED_BYTES = 4 << 10
+"""Bytes parsed at once, which may contain a hundred requests, unless they belong to one body of a known length."""
 _REQUESTS_AT_ONCE = 16
-"""Pipelined requests of one client that begin in one tick of the event loop."""
+"""Pipelined requests of one client that begin in one tick of the event loop. _FEED_BYTES of a body count as another."""
 
 
 class Phase(Enum):
@@ -209,18 +209,18 @@ class HttpConnection:
                 assert exchange is not None, "a request is being received"
                 if exchange.request.is_complete:
                     parser.complete.popleft()
+                    begun += exchange.request.received_bytes // _FEED_BYTES
                     self._begin(exchange)
                     continue
             elif self.phase is not Phase.IDLE:
                 return
-            elif parser.complete:
-                if begun == _REQUESTS_AT_ONCE:
+            elif (request := parser.complete[0] if parser.complete else parser.receiving) is not None:
+                if begun >= _REQUESTS_AT_ONCE:
                     return self._wire.later(self._pump)
-                begun += 1
-                self._open(parser.complete.popleft())
-                continue
-            elif parser.receiving is not None:
-                self._open(parser.receiving)
+                if request.is_complete:
+                    parser.complete.popleft()
+                begun += 1 + request.received_bytes // _FEED_BYTES
+                self._open(request)
                 continue
             if not self._feed():
                 return

@@ -308,7 +308,7 @@ def _request_headers(request: Request) -> tuple[PublishAttributes | None, list[H
         return None, headers
     try:
         return convert(attributes, PublishAttributes, strict=False, dec_hook=decode_field), headers
-    except ValidationError as error:
+    except (ValidationError, UnicodeEncodeError) as error:
         raise _wrong(f"in the Conveyor- request headers: {error}") from error
 
 

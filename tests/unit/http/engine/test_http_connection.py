@@ -72,26 +72,6 @@ def test_response_to_head_has_the_length_but_no_body() -> None:
     assert parse_responses(rest) == [(200, b"GET /b ")]
 
 
-def test_pipelined_requests_are_answered_in_order_one_after_the_other() -> None:
-    client = Client()
-    client.send(get("/later/1") + post("/later/2", b"x") + get("/3"))
-    assert [target for _, target, _ in client.application.served] == [b"/later/1"]
-    client.application.answer()
-    assert len(client.application.served) == 1, "who replies does not begin another request"
-    client.work()
-    assert [target for _, target, _ in client.application.served] == [b"/later/1", b"/later/2"]
-    client.answer()
-    assert [body for _, body in client.responses()] == [b"GET /later/1 ", b"POST /later/2 x", b"GET /3 "]
-
-
-def test_many_pipelined_requests_do_not_keep_the_loop() -> None:
-    client = Client()
-    client.send(get("/a") * 1000)
-    assert len(client.application.served) == 16
-    client.work()
-    assert len(client.application.served) == 1000
-
-
 def test_requests_after_an_error_are_not_answered() -> None:
     client = Client()
     client.send(get("/later") + b"nonsense\r\n\r\n" + get("/b"))

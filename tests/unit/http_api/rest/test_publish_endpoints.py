@@ -108,6 +108,12 @@ async def test_header_without_a_valid_name_is_refused(header: str) -> None:
         publish(PublishQuery(), ("Conveyor-Header", header))
 
 
+@pytest.mark.parametrize("name", ["Conveyor-Priority", "Conveyor-Partition", "Conveyor-Delay", "Conveyor-Deliver-At"])
+async def test_request_header_with_other_bytes_than_its_attribute_has_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match=r"^in the Conveyor- request headers: "):
+        publish(PublishQuery(), (name, b"\xff".decode("utf-8", "surrogateescape")))
+
+
 async def test_header_that_would_have_no_effect_is_refused() -> None:
     with pytest.raises(RequestError, match="conveyor-delay-ms is 'soon'"):
         publish(PublishQuery(header=["conveyor-delay-ms:soon"]))
