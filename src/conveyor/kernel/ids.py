@@ -28,6 +28,13 @@ _NODE_IDS = 1 << 31
 NO_TIMESTAMP = -1
 
 
+def key_of_id(topic_id: UUID | None) -> bytes | None:
+    """Return what stands for a topic id that a client has chosen as the key of a set or a mapping: Python's hashes of
+    UUIDs have no salt, so thousands of ids can have the same one.
+    """
+    return None if topic_id is None else topic_id.bytes
+
+
 def gateway_id(random_id: UUID) -> NodeId:
     """Return the id of a new gateway. The ids of two gateways are equal with a probability of 1 in 2,146,435,072."""
     return NodeId(FIRST_GATEWAY_ID + random_id.int % (_NODE_IDS - FIRST_GATEWAY_ID))

@@ -23,7 +23,7 @@ from conveyor.broker.fetch.fetcher import Fetched, FetchPosition
 from conveyor.broker.fetch.replica_reads import NO_REPLICA
 from conveyor.cluster.topic_creation import MAX_NAME_CHARACTERS
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NewId
+from conveyor.kernel.ids import NewId, key_of_id
 
 FIRST_EPOCH, LAST_EPOCH = 0, -1
 NO_SESSION = 0
@@ -36,7 +36,11 @@ _NEVER_TOLD = -1
 TopicKey = str | UUID | None
 """A topic as the client names it: by name, or since Fetch v13 by id; None stands for the id of zeros."""
 
-PartitionKey = tuple[TopicKey, int]
+PartitionKey = tuple[str | bytes | None, int]
+
+
+def partition_key(topic: TopicKey, partition: int) -> PartitionKey:
+    return topic if isinstance(topic, str) else key_of_id(topic), partition
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ class SessionPartition:
 
     @property
     def key(self) -> PartitionKey:
-        return self.topic, self.position.partition
+        return partition_key(self.topic, self.position.partition)
 
     def record_sent(self, fetched: Fetched) -> bool:
         """Store a result as the last one sent. Returns whether it differs from the previous; True after an error."""

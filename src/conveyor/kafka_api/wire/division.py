@@ -13,6 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.kernel.ids import key_of_id
 
 Path = tuple[str, ...]
 """The names of nested arrays."""
@@ -114,7 +115,15 @@ def _names(item: Any, other_fields: Path) -> Callable[[Any], Any]:
     """Return a function that returns what an item names: the item itself if it is a number or a string."""
     if not is_dataclass(item):
         return lambda item: item
-    return attrgetter(*(field.name for field in fields(item) if field.name not in other_fields))
+    named = [field for field in fields(item) if field.name not in other_fields]
+    names: Callable[[Any], Any] = attrgetter(*(field.name for field in named))
+    ids = [place for place, field in enumerate(named) if field.metadata.get("kafka_type") == "uuid"]
+    if not ids:
+        return names
+    if len(named) == 1:
+        return lambda item: key_of_id(names(item))
+    (place,) = ids
+    return lambda item: (*(found := names(item))[:place], key_of_id(found[place]), *found[place + 1 :])
 
 
 @cache

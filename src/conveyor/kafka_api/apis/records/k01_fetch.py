@@ -23,6 +23,7 @@ from conveyor.broker.fetch.fetch_sessions import (
     SessionPartition,
     TopicKey,
     epoch_after,
+    partition_key,
     wrong_epoch,
 )
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
@@ -129,7 +130,9 @@ def _session_partitions(call: KafkaCall, positions: Sequence[FetchPosition]) -> 
 def _continue_session(call: KafkaCall, positions: Sequence[FetchPosition]) -> FetchSession | None:
     request = call.request
     forgotten: list[PartitionKey] = [
-        (_topic_key(call, topic), number) for topic in request.forgotten_topics_data for number in topic.partitions
+        partition_key(_topic_key(call, topic), number)
+        for topic in request.forgotten_topics_data
+        for number in topic.partitions
     ]
     return call.broker.fetch.sessions.continue_session(
         request.session_id,
@@ -212,11 +215,12 @@ def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fe
         return _answer_unread(call, error, session_id=session.session_id)
     if not _may_fetch(call, results):
         return _answer_unread(call, session_id=session.session_id)
-    topics: dict[TopicKey, _ChangedTopic] = {}
+    topics: dict[str | bytes | None, _ChangedTopic] = {}
     for partition, fetched in session.changes(results):
-        topic = topics.get(partition.topic)
+        key, _ = partition.key
+        topic = topics.get(key)
         if topic is None:
-            topic = topics[partition.topic] = _ChangedTopic(partition.topic, partition.topic, [], [])
+            topic = topics[key] = _ChangedTopic(partition.topic, partition.topic, [], [])
         topic.partitions.append(partition.position)
         topic.results.append(fetched)
     changed = [fetched for topic in topics.values() for fetched in topic.results]

@@ -7,6 +7,7 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.topics.mutation_quota import charge_mutations
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import key_of_id
 
 _BY_ID = 6
 _QUOTA_ERRORS = 5
@@ -21,10 +22,9 @@ async def _delete_all(call: KafkaCall) -> None:
         requested = [(topic.name, topic.topic_id) for topic in call.request.topics]
     else:
         requested = [(name, None) for name in call.request.topic_names]
-    counts = Counter(requested)
-    call.answer(
-        {"responses": [await _delete(call, *requested_topic, counts[requested_topic]) for requested_topic in counts]}
-    )
+    keys = [(name, key_of_id(topic_id)) for name, topic_id in requested]
+    counts, distinct = Counter(keys), dict(zip(keys, requested, strict=True))
+    call.answer({"responses": [await _delete(call, *topic, counts[key]) for key, topic in distinct.items()]})
 
 
 async def _delete(call: KafkaCall, name: str | None, topic_id: Any, times_named: int) -> dict[str, Any]:
