@@ -55,7 +55,8 @@ class SessionPartition:
 
     @property
     def key(self) -> PartitionKey:
-        return partition_key(self.topic, self.position.partition)
+        topic = self.topic  # As `partition_key`, without its calls: a request may name 20,000.
+        return topic if topic is None or isinstance(topic, str) else topic.bytes, self.position.partition
 
     def record_sent(self, fetched: Fetched) -> bool:
         """Store a result as the last one sent. Returns whether it differs from the previous; True after an error."""
