@@ -252,11 +252,11 @@ class RoutedCall:
         self._check(is_noted=False)
         exchange.limits.most_bytes = limit = door.body_limit(endpoint, self._names)
         self._encoding = encoding_of(exchange.request)
-        received_bytes = exchange.request.content_length or limit
-        exchange.limits.share_bytes = endpoint.weight * received_bytes
+        body_bytes = exchange.request.content_length or limit
+        exchange.limits.share_bytes = endpoint.weight * body_bytes
         if self._encoding is not None:
             exchange.limits.free_bytes = SMALL_PACKED_BYTES
-            exchange.limits.share_bytes = endpoint.weight * limit + received_bytes
+            exchange.limits.share_bytes = endpoint.weight * limit + body_bytes
 
     def serve(self) -> None:
         """Call the endpoint with the complete body."""
