@@ -1,4 +1,4 @@
-"""The pieces of long requests that go on after their client has disconnected."""
+"""The pieces of long requests that wait for something, and that go on after their client has disconnected."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.wire import connection
+from conveyor.kafka_api.wire import connection, long_request
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from tests.unit.kafka_api.client import MemoryClient
@@ -31,6 +31,38 @@ async def test_pieces_that_go_on_are_weighed_to_their_end_and_no_more_begin(clie
         while client.connection.buffered_bytes:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0)
     assert "new09" in image.image.topics
+
+
+@pytest.mark.parametrize("only_wait", [True, False])
+async def test_only_some_pieces_wait_at_once(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch, only_wait: bool
+) -> None:
+    """What they wait for may come for all of them in one turn of the event loop."""
+    monkeypatch.setattr(connection, "_SMALL_FRAME_BYTES", 10)
+    pieces: list[KafkaCall] = []
+
+    def handle(piece: KafkaCall) -> None:
+        pieces.append(piece)
+        if only_wait:
+            piece.wait(lambda: None)
+
+    handlers: Any = client.connection._handlers
+    monkeypatch.setitem(handlers, DESCRIBE_GROUPS, handle)
+    budget = client.broker.clients.request_budget
+    client.connection.shares.append(budget.ask(1_000_000, lambda: None))
+    client.send(ids(SLICE_ITEMS + 50))
+    await settled()
+    assert len(pieces) == long_request._PIECES_AT_ONCE
+    assert budget.held_bytes == (0 if only_wait else 1_000_000)
+    pieces[3].answer({"groups": ()})
+    await settled()
+    assert len(pieces) == long_request._PIECES_AT_ONCE + 1
+    for piece in pieces:  # Others are appended meanwhile.
+        if piece.response is None:
+            piece.answer({"groups": ()})
+            await settled()
+    assert len(pieces) == SLICE_ITEMS + 50
+    assert client.connection.finished_requests == 1
 
 
 async def test_pieces_are_counted_once_whether_they_go_on_or_answer_late(

@@ -60,7 +60,7 @@ _KEY_AND_VERSION = Struct(">hh")
 _UNSUPPORTED_VERSION = 35
 _REQUESTS_BEFORE_LOGIN = 16
 _AT_ONCE = 16
-"""Other clients wait for so many requests of one, or for fewer with large responses."""
+"""Other clients wait for so many requests of one, or for fewer with large responses or many items."""
 _RESPONSE_BYTES = 4 << 10
 """So many bytes of a response count as another request."""
 _SMALL_FRAME_BYTES = SMALL_REQUEST_BYTES - LENGTH.size
@@ -233,8 +233,11 @@ class KafkaConnection:
             if len(frame) <= _SMALL_FRAME_BYTES:
                 self._queued_bytes -= _WAITING_BYTES + len(frame)
             self._start(frame)
-            newest = self._calls[-1].response if self._calls else None
-            self._left_in_turn -= 1 if newest is None else 1 + _bytes_in_memory(newest.parts) // _RESPONSE_BYTES
+            self._left_in_turn -= 1
+            if self._calls:
+                newest = self._calls[-1]
+                response_bytes = 0 if newest.response is None else _bytes_in_memory(newest.response.parts)
+                self._left_in_turn -= newest.size.items // SLICE_ITEMS + response_bytes // _RESPONSE_BYTES
 
     def _begin_turn(self) -> None:
         self._waits_for_turn, self._left_in_turn = False, _AT_ONCE

@@ -2,8 +2,9 @@
 
 count -> decode -> handle: a piece after the other, see `Division`; or the whole, if the API's requests are not divided
 
-A frame of more than _FRAME_BYTES is counted and decoded in a thread. The pieces do not wait for each other's answers.
-The response is sent once all are there.
+A frame of more than _FRAME_BYTES is counted and decoded in a thread. A piece does not wait for the answers of those
+before it, unless _PIECES_AT_ONCE of them are missing: what they wait for, such as a coordinator that is loaded, may
+come for all of them in the same turn of the event loop. The response is sent once all answers are there.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ _FRAME_BYTES = 16 << 10
 """The largest frame that the event loop itself counts and decodes. Each takes up to 2 ms; for larger ones up to 27 ms,
 during most of which a thread lets the loop go on.
 """
+_PIECES_AT_ONCE = 8
+"""Each takes up to 10 ms, also to be answered."""
 
 
 class LongRequest:
@@ -49,6 +52,8 @@ class LongRequest:
         self._counted = counted
         self._unknown: Room = []
         self._pieces: list[PieceCall] = []
+        self._left: Iterator[Any] | None = None
+        """The requests of the pieces that have not begun, while those that have are as many as may be unanswered."""
         self._unanswered: set[KafkaCall] = set()
         """The pieces without an answer, and the call itself until all have begun. After the end, those that go on."""
         self._is_stopped = False
@@ -116,14 +121,29 @@ class LongRequest:
     def _next(self, requests: Iterator[Any]) -> None:
         request = next(requests, None)
         if request is None:
-            if all(piece.cancel is not None for piece in self._unanswered):
-                self._call.wait(self._stop)
+            self._release()
             return self._answered(self._call)
         piece = PieceCall(self._call, request, self._answered)
         self._pieces.append(piece)
         self._unanswered.add(piece)
-        self._later(partial(self._next, requests))
+        self._left = requests
         self._handle(piece)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin the next piece in a later turn, unless too many answers are missing."""
+        requests = self._left
+        if requests is None:
+            return
+        if len(self._unanswered) > _PIECES_AT_ONCE:  # The call itself is one of them.
+            return self._release()
+        self._left = None
+        self._later(partial(self._next, requests))
+
+    def _release(self) -> None:
+        """Release the share of the request budget, if all pieces in progress only wait."""
+        if all(piece.cancel is not None for piece in self._unanswered):
+            self._call.wait(self._stop)
 
     def _answered(self, piece: KafkaCall) -> None:
         self._unanswered.discard(piece)
@@ -134,6 +154,8 @@ class LongRequest:
             call.close_connection(response.close_reason)
         elif not self._unanswered:
             call.do(call.answer_nothing if self._is_stopped else self._join)
+        else:
+            self._go_on()
 
     def _join(self) -> None:
         assert self._division is not None, "only divided requests have pieces"
@@ -146,7 +168,7 @@ class LongRequest:
 
     def _stop(self) -> None:
         """Begin no more, because the connection has ended. Wait for the pieces that go on."""
-        self._is_stopped = True
+        self._is_stopped, self._left = True, None
         self._frame = b""  # Its memory is given back, though a thread may begin with it only now.
         self._unanswered = {piece for piece in self._pieces if piece.end()}
         if self._unanswered:
