@@ -24,7 +24,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk, File
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
@@ -125,9 +125,8 @@ class PartitionDirectory:
     def _check(self, directory: Directory) -> None:
         owner = self._owner(directory)
         if owner is None:
-            raise StorageFailure(
-                f"{self._marker} is damaged: if the directory belongs to topic id {self.topic_id}, stop the broker and"
-                " remove this file; otherwise move the directory elsewhere"
+            raise LogDamaged(
+                f"{self._marker} is damaged, and may be removed if the directory belongs to topic id {self.topic_id}"
             )
         if owner != self.topic_id:
             raise StorageFailure(f"{self.path} belongs to topic id {owner}, not to {self.topic_id}")

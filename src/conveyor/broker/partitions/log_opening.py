@@ -20,7 +20,7 @@ from conveyor.broker.services import Services
 from conveyor.cluster.assignment_diff import Close
 from conveyor.cluster.controller.registrations import Doubt
 from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.kernel.errors import LogIncomplete, Remedy, StorageFailure, TransientFailure, remedy_of
+from conveyor.kernel.errors import LogDamaged, LogIncomplete, Remedy, StorageFailure, TransientFailure, remedy_of
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
@@ -166,7 +166,7 @@ class LogOpening:
         opened = result if isinstance(result, Log) else None
         if self.checkpoint.is_unproven(key, opened):
             self.doubts[identity] = Doubt.UNPROVEN
-        if opened is not None:
+        if opened is not None or isinstance(result, LogDamaged):  # The next start knows whose directory it is.
             self.checkpoint.add(key, opened)
 
     def _unlisted(self, plan: _Plan, result: Log | StorageFailure, failure: StorageFailure) -> Log | StorageFailure:

@@ -14,11 +14,12 @@ from conveyor.http.endpoints.type_errors import explain
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _MAX_BARE_BYTES = 256 << 10
-_MAX_FRACTIONS = 4_000
-"""Limits of a long body: of its bytes besides texts and white space, and of the numbers with a fraction or exponent
-among them. Some of these take 6 us each.
-"""
-_FRACTIONS = (b".", b"e", b"E")
+_MAX_VALUES = 40_000
+"""Limits of a long body: of its bytes besides texts and white space, and of its texts and commas."""
+_MAX_EXPONENTS = 100
+"""Limit of a body's numbers with an exponent, some of which take 16 us each."""
+_MAX_QUOTED = 64
+"""Characters of a name that an error quotes."""
 
 QueryValues = Mapping[str, list[str]]
 
@@ -56,8 +57,8 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
     decode = decoder(kind).decode
 
     def parse(body: bytes) -> Any:
-        if len(body) > LONG_BODY_BYTES:
-            _check_numbers(body)
+        if len(body) > LONG_BODY_BYTES or body.count(b"e") + body.count(b"E") > _MAX_EXPONENTS:
+            _check_work(body)
         try:
             decoded = decode(body or b"{}")
             if body:
@@ -85,16 +86,19 @@ def _parameter(lists: Mapping[str, bool], name: str, values: list[str]) -> str |
     return values[0]
 
 
-def _check_numbers(body: bytes) -> None:
-    """Refuse a long body if it is more than texts: it is decoded at once, before it is known what the client may do.
+def _check_work(body: bytes) -> None:
+    """Refuse a body whose decoding takes long: it is done at once, before it is known what the client may do.
 
     Raises RequestError.
     """
-    bare = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]).translate(None, b" \t\r\n")
-    if len(bare) > _MAX_BARE_BYTES or sum(map(bare.count, _FRACTIONS)) > _MAX_FRACTIONS:
+    pieces = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    bare = b"".join(pieces[::2]).translate(None, b" \t\r\n")
+    values = len(pieces) // 2 + bare.count(b",")
+    exponents = bare.count(b"e") + bare.count(b"E") - bare.count(b"true") - bare.count(b"false")
+    if len(bare) > _MAX_BARE_BYTES or values > _MAX_VALUES or exponents > _MAX_EXPONENTS:
         raise _wrong(
-            f"the request's body has more than {_MAX_BARE_BYTES} bytes besides texts, or {_MAX_FRACTIONS} numbers with"
-            " a fraction or exponent: send it in several requests"
+            f"the request's body has more than {_MAX_VALUES} names and values, {_MAX_BARE_BYTES} bytes besides texts,"
+            f" or {_MAX_EXPONENTS} numbers with an exponent: send it in several requests"
         )
 
 
@@ -102,7 +106,7 @@ def _check_object(members: list[tuple[str, Any]]) -> None:
     """Refuse an object that gives a name twice: msgspec would take the last value. Raises RequestError."""
     if len(dict(members)) < len(members):
         name = Counter(name for name, _ in members).most_common(1)[0][0]
-        raise _wrong(f"in the request's body: the name {name!r} is given more than once in an object")
+        raise _wrong(f"in the request's body: the name {name[:_MAX_QUOTED]!r} is given more than once in an object")
 
 
 _check_names = JSONDecoder(object_pairs_hook=_check_object, parse_int=str, parse_float=str, strict=False).decode

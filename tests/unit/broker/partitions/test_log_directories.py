@@ -15,7 +15,7 @@ from conveyor.kernel.ids import NodeId
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.partition_directory import MARKER, encode_owner
 from conveyor.log.segments.offset_file import CLEANED
-from conveyor.replication.replica_facts import ReplicaKey
+from conveyor.replication.replica_facts import NAME, ReplicaKey
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.callers import CALLER
@@ -134,11 +134,16 @@ async def test_directory_that_is_to_be_kept_and_cannot_be_renamed_is_not_removed
         assert await logs.close([step], []) == [f"logs/t-0.{topic.topic_id.hex}.deleted"]
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
 async def test_directory_whose_topic_id_is_damaged_stays_and_has_all_its_records_once_the_file_is_removed(
-    storage: Storage,
+    storage: Storage, is_listed: bool
 ) -> None:
     """A flipped bit of a topic id makes another topic id, whose directory would be set aside."""
     await fill(storage)
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="other", partitions=1))
+    if not is_listed:
+        storage.disk.remove(NAME)
     mark = f"{DIRECTORY}/{MARKER}"
     storage.disk.flip(mark, storage.disk.read(mark).index(b"topic_id: ") + 12, 1)
     for _ in range(2):
@@ -146,9 +151,11 @@ async def test_directory_whose_topic_id_is_damaged_stays_and_has_all_its_records
             reason = broker.partitions.table.offline_reason("t", 0)
             topic_id = broker.metadata.image.topics["t"].topic_id
         assert reason is not None
-        assert reason.startswith(f"{mark} is damaged: if the directory belongs to topic id {topic_id}, stop the broker")
-        assert "remove this file" in reason
-        assert storage.disk.list("logs") == ["t-0"]
+        assert reason.startswith(
+            f"{mark} is damaged, and may be removed if the directory belongs to topic id {topic_id}"
+        )
+        assert "stop the broker and restore" in reason
+        assert sorted(storage.disk.list("logs")) == ["other-0", "t-0"]
     storage.disk.remove(mark)
     async with running_parts(storage=storage) as broker:
         assert (broker.partitions.table.offline(), end_of(broker)) == ({}, 3)
