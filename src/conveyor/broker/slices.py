@@ -50,6 +50,14 @@ class TimeMeter(Protocol):
         ...
 
 
+async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """Yield items, for background work that does not wait for its turn: others work after each SLICE_ITEMS of them."""
+    for place, item in enumerate(items, 1):
+        yield item
+        if place % SLICE_ITEMS == 0:
+            await asyncio.sleep(0)
+
+
 class Slices:
     """See the module's docstring. tasks: stop the broker after a bug."""
 

@@ -1,5 +1,10 @@
 """Heartbeats and session timeouts: the coordinator detects dead members, and tells the others to rejoin."""
 
+from typing import Any
+
+import pytest
+
+from conveyor.groups.classic.classic_group import ClassicGroup
 from conveyor.groups.replies import Alive
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.coordinator import SESSION_MS, Coordinator, kind_of
@@ -44,6 +49,22 @@ def test_member_is_taken_out_when_its_session_ends() -> None:
     coordinator.advance(1)
     assert kind_of(coordinator.heartbeat(members[1], generation_id)) is ErrorKind.UNKNOWN_MEMBER_ID
     assert kind_of(coordinator.heartbeat(members[0], generation_id)) is ErrorKind.REBALANCE_IN_PROGRESS
+
+
+def test_members_whose_sessions_end_at_once_are_taken_out_before_the_group_looks_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coordinator, changes = Coordinator(), []
+    changed = ClassicGroup.membership_changed
+    coordinator.stable_group(5)
+
+    def counted(group: ClassicGroup, *arguments: Any) -> None:
+        changes.append(len(group.members))
+        changed(group, *arguments)
+
+    monkeypatch.setattr(ClassicGroup, "membership_changed", counted)
+    coordinator.advance(SESSION_MS)
+    assert changes == [0]
 
 
 def test_heartbeats_keep_a_session_for_ever() -> None:

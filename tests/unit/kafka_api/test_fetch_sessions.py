@@ -1,13 +1,11 @@
 """Fetch sessions on the wire: the responses to full, incremental and closing fetches."""
 
-import asyncio
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kafka_api.wire import connection
 from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, Storage, publish
 from tests.unit.kafka_api.client import MemoryClient
@@ -269,19 +267,3 @@ async def test_a_topic_is_named_once_in_a_response(client: MemoryClient) -> None
     session = (await ask(client, fetch(0, 0, at(0), at(0, topic="t"), at(0, first=1)))).session_id
     answer = await ask(client, fetch(session, 1))
     assert [(topic.topic, len(topic.partitions)) for topic in answer.responses] == [("p", 2), ("t", 1)]
-
-
-async def test_fetches_of_a_large_session_share_turns_by_its_partitions(
-    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "SLICE_ITEMS", 1)
-    session = (await ask(client, fetch(0, 0, at(0, 0, 0)))).session_id
-    await asyncio.sleep(0)
-    before = client.connection.finished_requests
-    client.send(*(fetch(session, epoch) for epoch in range(1, 21)))
-    finished = client.connection.finished_requests
-    assert finished <= before + 4
-    while client.connection.finished_requests < before + 20:
-        await asyncio.sleep(0)
-        assert client.connection.finished_requests <= finished + 4
-        finished = client.connection.finished_requests

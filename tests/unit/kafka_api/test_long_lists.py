@@ -283,6 +283,20 @@ async def join_classic(client: MemoryClient, group: str, members: int) -> Any:
     return await client.ask(JOIN_GROUP, 3, **fields, member_id=leader.member_id)
 
 
+async def test_description_of_groups_counts_what_their_members_have_sent(client: MemoryClient) -> None:
+    """The response to 300 bytes may have 500 MB."""
+    leader = await join_classic(client, "g", 1)
+    assignments = ({"member_id": leader.member_id, "assignment": b"x" * 100_000},)
+    await client.ask(
+        14, 3, group_id="g", member_id=leader.member_id, generation_id=leader.generation_id, group_instance_id=None,
+        assignments=assignments,
+    )  # fmt: skip
+    client.send(kafka_request(DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=False))
+    assert client.connection.buffered_bytes > 200_000
+    await client.answers.get()
+    assert client.connection.buffered_bytes == 0
+
+
 @pytest.mark.parametrize("members", [2, 3])
 async def test_members_of_a_group_are_encoded_in_a_thread_for_its_leader_and_for_others(
     slices_of_two: None, encoding_threads: list[int], members: int

@@ -16,6 +16,7 @@ from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.periodic import Periodic
 from conveyor.broker.services import Services
+from conveyor.broker.slices import in_slices
 from conveyor.kernel.errors import LogDamaged, OutOfFiles, StorageFailure
 from conveyor.log.compaction.compaction_plan import CompactionLimits, CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
@@ -71,7 +72,7 @@ class Compaction(Periodic):
             for partition in present
             if partition not in self._pauses or self._pauses[partition].until_ms <= steady_ms
         ]
-        wanted = [partition for partition in rested if partition.log.compaction.is_wanted]
+        wanted = [partition async for partition in in_slices(rested) if partition.log.compaction.is_wanted]
         for partition in sorted(wanted, key=_dirty_bytes, reverse=True):
             if partition.offline.reason is not None:
                 continue

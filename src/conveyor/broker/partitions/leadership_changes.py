@@ -54,8 +54,8 @@ class LeadershipChanges:
         if led is not None:
             self._closed.append(led.partition)
 
-    def notify(self) -> None:
-        """Notify the listeners: first of all lost partitions, then of all gained ones."""
+    def notify(self) -> list[Partition]:
+        """Notify the listeners: first of all lost partitions, then of all gained ones. Returns the lost ones."""
         lost, self._closed = self._closed, []
         changed, self._changed = self._changed, {}
         gained = []
@@ -71,6 +71,7 @@ class LeadershipChanges:
                 listener.lost(partition)
             for partition in gained:
                 listener.gained(partition)
+        return lost
 
     def _leader(self, identity: TopicPartition) -> _Led | None:
         partition = self._partitions.get(*identity)

@@ -17,6 +17,7 @@ from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.services import Services
+from conveyor.broker.slices import in_slices
 from conveyor.cluster.assignment_diff import Close
 from conveyor.cluster.controller.registrations import Doubt
 from conveyor.cluster.image import ClusterImage, TopicImage
@@ -72,7 +73,8 @@ class LogOpening:
         """Open logs, or create them. They can be used when this returns. partitions: those that are opened again are
         there, offline.
         """
-        settings = {topic.name: topic_settings(defaults, topic.config) for topic, _ in opening}
+        topics = {topic.name: topic for topic, _ in opening}
+        settings = {name: topic_settings(defaults, topic.config) for name, topic in topics.items()}
         plans = []
         for topic, number in opening:
             image, key = topic.partitions[number], ReplicaKey(topic.topic_id, number)
@@ -80,7 +82,7 @@ class LogOpening:
             expected = expected._replace(leader_epoch=image.leader_epoch)
             plans.append(_Plan(topic, number, settings[topic.name], expected))
         opened = await self.off_loop(self._open_all, plans)
-        for plan, result in zip(plans, opened, strict=True):
+        async for plan, result in in_slices(zip(plans, opened, strict=True)):
             self._note(plan, result)
         try:
             await self.checkpoint.ensure_listed(

@@ -28,6 +28,7 @@ from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
+from conveyor.broker.slices import in_slices
 from conveyor.broker.timed_signal import Pauses
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
 from conveyor.cluster.cluster_defaults import min_insync_replicas
@@ -277,10 +278,12 @@ class Reconciler:
             for topic in image.topics.values():
                 self._configure(image, topic, defaults)
         self._applied, self._configured, self._may_lead = image, defaults, may_lead
-        self.leadership.notify()
+        lost = self.leadership.notify()
         self._metadata.applied.advance(image.seq)
         for identity in reopening:
             self._reopening.pop(identity).emit(None)
+        async for _ in in_slices(range(len(lost))):
+            lost.pop()  # The last reference to a partition closes its files.
 
     async def _close(self, steps: Sequence[Close]) -> None:
         """End partitions, rename their directories, and remove those directories in a separate task."""
@@ -353,7 +356,7 @@ class Reconciler:
             if self._metadata.session.is_embedded if before is None else _has_lost_records(before, opened):
                 self._epochs_due[topic.topic_id, number] = topic.partitions[number].leader_epoch
         await self.raise_epochs()
-        for (topic, number), opened in zip(opening, logs, strict=True):
+        async for (topic, number), opened in in_slices(zip(opening, logs, strict=True)):
             self._put(self._newest(topic), number, opened)
 
     def _newest(self, topic: TopicImage) -> TopicImage:

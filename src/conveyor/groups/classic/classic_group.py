@@ -197,11 +197,11 @@ class ClassicGroup:
         pending = self.members.pending
         for member_id in [member_id for member_id, deadline in pending.items() if deadline <= now_ms]:
             del pending[member_id]
-        for member in list(self.members):
-            is_present = self.members.get(member.member_id) is member
-            if is_present and not member.waits and member.session_deadline_ms <= now_ms:
-                self.remove(member, decision)
-                self.membership_changed(now_ms, decision)
+        expired = [member for member in self.members if not member.waits and member.session_deadline_ms <= now_ms]
+        for member in expired:
+            self.remove(member, decision)
+        if expired:
+            self.membership_changed(now_ms, decision)
         rebalance = self.rebalance
         if rebalance is None:
             return

@@ -187,13 +187,12 @@ class RequestSize(Struct):
 
     weight_bytes: the memory that counts for it, besides the share of a large one. release: set while a large request
     holds a share of the request budget; releases it. is_long: it has many items, and no later request of its connection
-    starts before its answer. items: those that a short request is about, but does not name.
+    starts before its answer.
     """
 
     weight_bytes: int = 0
     release: Callable[[KafkaCall], None] | None = None
     is_long: bool = False
-    items: int = 0
 
 
 class KafkaResponse(Struct, frozen=True):

@@ -60,9 +60,11 @@ _KEY_AND_VERSION = Struct(">hh")
 _UNSUPPORTED_VERSION = 35
 _REQUESTS_BEFORE_LOGIN = 16
 _AT_ONCE = 16
-"""Other clients wait for so many requests of one, or for fewer with large responses or many items."""
+"""Other clients wait for so many requests of one, or for fewer with large responses."""
 _RESPONSE_BYTES = 4 << 10
 """So many bytes of a response count as another request."""
+_TURN_MS = 10
+"""No further request of a client begins in a turn whose requests have taken this long."""
 _SMALL_FRAME_BYTES = SMALL_REQUEST_BYTES - LENGTH.size
 """The largest frame, without its length, of a small request."""
 _ENDED_BYTES = 1 << 20
@@ -221,7 +223,8 @@ class KafkaConnection:
 
     def resume(self) -> None:
         """Start the requests whose turn has come, up to the limit of pending requests. Raises ProtocolViolation."""
-        frames = self._frames
+        frames, steady_ms = self._frames, self._broker.clock.steady_ms
+        began_ms = steady_ms() if len(frames) > 1 else 0
         while frames and not (self.is_muted or self._waits_for_turn) and len(self._calls) < self._max_in_flight:
             if self._unanswered and not self._may_overlap(frames[0]):
                 return
@@ -233,11 +236,10 @@ class KafkaConnection:
             if len(frame) <= _SMALL_FRAME_BYTES:
                 self._queued_bytes -= _WAITING_BYTES + len(frame)
             self._start(frame)
-            self._left_in_turn -= 1
-            if self._calls:
-                newest = self._calls[-1]
-                response_bytes = 0 if newest.response is None else _bytes_in_memory(newest.response.parts)
-                self._left_in_turn -= newest.size.items // SLICE_ITEMS + response_bytes // _RESPONSE_BYTES
+            newest = self._calls[-1].response if self._calls else None
+            self._left_in_turn -= 1 if newest is None else 1 + _bytes_in_memory(newest.parts) // _RESPONSE_BYTES
+            if frames and steady_ms() - began_ms >= _TURN_MS:
+                self._left_in_turn = 0
 
     def _begin_turn(self) -> None:
         self._waits_for_turn, self._left_in_turn = False, _AT_ONCE

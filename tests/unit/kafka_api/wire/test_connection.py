@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from struct import pack
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,25 @@ async def test_many_requests_of_a_client_leave_turns_to_others(
         finished = client.connection.finished_requests
     assert turns >= 100 / most
     assert [await client.next_id() for _ in range(100)] == list(range(100))
+
+
+async def test_slow_requests_of_a_client_leave_turns_to_others(
+    client: MemoryClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers: Any = client.connection._handlers
+    answer = handlers[API_VERSIONS]
+
+    def work(call: KafkaCall) -> None:
+        storage.clock.advance(ms=5)
+        answer(call)
+
+    monkeypatch.setitem(handlers, API_VERSIONS, work)
+    finished = 0
+    client.send(*(ping(number) for number in range(20)))
+    while finished < 20:
+        assert client.connection.finished_requests <= finished + 2
+        finished = client.connection.finished_requests
+        await asyncio.sleep(0)
 
 
 async def test_requests_that_wait_for_a_turn_end_with_their_connection(client: MemoryClient) -> None:

@@ -13,6 +13,8 @@ from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _NOT_FOUND_ERROR = 6
+_COPIES = 2
+"""Of what the members have sent, in memory until the response is sent."""
 
 
 def handle(call: KafkaCall) -> None:
@@ -29,6 +31,7 @@ def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     requested = getattr(call.request, "include_authorized_operations", False)
     operations = group_operations(call, identity["group_id"]) if requested else NOT_ASKED
     if isinstance(reply, DescribedGroup):
+        call.weigh(_COPIES * sum(len(member.subscription) + len(member.assignment) for member in reply.members))
         return identity | {
             "error_code": result_errors.NONE,
             "group_state": reply.state,

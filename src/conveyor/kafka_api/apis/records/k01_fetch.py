@@ -78,9 +78,8 @@ def handle(call: KafkaCall) -> None:
         return _answer_unread(call, error)
     if session is None:
         return _fetch(call, positions, call.guarded(_answer_all, positions))
-    positions = session.positions(call.broker.metadata.image.names_by_id)
-    call.size.items = len(positions)
-    _fetch(call, positions, call.guarded(_answer_changes, session))
+    names = call.broker.metadata.image.names_by_id
+    _fetch(call, session.positions(names), call.guarded(_answer_changes, session))
 
 
 def _replica_id(request: Any) -> int:
