@@ -2,11 +2,11 @@
 is not a member.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from conveyor.groups.known_topics import Assigned, KnownTopics
+from conveyor.groups.known_topics import KnownTopics, TopicIdPartition
 from conveyor.groups.replies import (
     Alive,
     Committed,
@@ -146,7 +146,8 @@ class ConsumerHeartbeat(OneGroupCommand[HeartbeatAnswer], frozen=True, kw_only=T
     A field that is None or -1 is unchanged since the last heartbeat.
     new_member_id: the id for a member that may join without one.
     topics, pattern: the subscription.
-    owned: the partitions that the member reads now.
+    owned: the partitions that the member reads now, as it says: no set, because a client can choose topic ids so that
+    all have the same hash.
     """
 
     member_id: str
@@ -160,7 +161,7 @@ class ConsumerHeartbeat(OneGroupCommand[HeartbeatAnswer], frozen=True, kw_only=T
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     assignor: str | None = None
-    owned: Assigned | None = None
+    owned: Collection[TopicIdPartition] | None = None
     requires_member_id: bool = True
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import DELETE_TOPICS, FETCH, METADATA
@@ -72,10 +73,13 @@ async def test_offsets_are_fetched(client: MemoryClient) -> None:
 
 
 @pytest.mark.usefixtures("compared")
-async def test_partitions_of_topics_that_do_not_exist_are_few(client: MemoryClient) -> None:
+async def test_member_owns_their_partitions(client: MemoryClient) -> None:
+    fields = {"group_id": "g", "instance_id": None, "rack_id": None, "server_assignor": None}
+    joining = {"rebalance_timeout": 300_000, "subscribed_topic_names": ("t",), "topic_partitions": ()}
+    joined = await client.ask(HEARTBEAT, 0, **fields, **joining, member_id="", member_epoch=0)
     owned = [{"topic_id": topic_id, "partitions": [0]} for topic_id in IDS]
     answer = await client.ask(
-        HEARTBEAT, 0, group_id="g", member_id="m", member_epoch=1, instance_id=None, rack_id=None,
-        rebalance_timeout=1, subscribed_topic_names=None, server_assignor=None, topic_partitions=owned,
+        HEARTBEAT, 0, **fields, member_id=joined.member_id, member_epoch=joined.member_epoch, rebalance_timeout=-1,
+        subscribed_topic_names=(), topic_partitions=owned,
     )  # fmt: skip
-    assert "more than 500 topics that do not exist" in answer.error_message
+    assert (answer.error_code, answer.member_epoch) == (ErrorCode.none, joined.member_epoch + 1)

@@ -391,11 +391,11 @@ class _Waiting:
         return count
 
     def expire(self) -> None:
-        """Answer once it is this fetch's turn to look, or at once if there is nothing to read again."""
+        """Answer once it is this fetch's turn to look, or at once if there is little to answer and nothing to read."""
         self._is_expired = True
         if self._changed:
             return  # It waits for its turn already.
-        if self._reading.total_bytes:
+        if self._reading.total_bytes or len(self._reading.results) > _FEW:
             self._woken(self)
         else:
             self._finish()

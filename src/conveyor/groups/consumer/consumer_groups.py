@@ -4,7 +4,7 @@ Hard state, changed by `apply` only: the groups. Soft state: the sessions, the t
 and the topics that patterns match.
 """
 
-from collections.abc import KeysView
+from collections.abc import Collection, KeysView
 
 from conveyor.groups.consumer.assignors import AssignorChoice
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
@@ -21,7 +21,7 @@ from conveyor.groups.consumer.pattern_matches import MAX_ASKED_MATCHES, PatternM
 from conveyor.groups.consumer.target_assignment import refresh, retarget
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, ConsumerHeartbeat, FetchOffsets
 from conveyor.groups.group_settings import SettingsByGroup
-from conveyor.groups.known_topics import Assigned, KnownTopics
+from conveyor.groups.known_topics import KnownTopics, TopicIdPartition
 from conveyor.groups.records.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, MemberSubscription
 from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind, member_key_bytes
 from conveyor.groups.replies import HeartbeatAnswer
@@ -121,8 +121,8 @@ class ConsumerGroups:
             )
 
     def step(
-        self, draft: GroupDraft, member_id: str, wanted: MemberSubscription, owned: Assigned | None, now_ms: int,
-        decision: Decision, *, owes_step: bool = False,
+        self, draft: GroupDraft, member_id: str, wanted: MemberSubscription,
+        owned: Collection[TopicIdPartition] | None, now_ms: int, decision: Decision, *, owes_step: bool = False,
     ) -> int:  # fmt: skip
         """Store a member's subscription, compute a new target assignment if the subscription or the topics have
         changed, and advance the member one step towards its target. Returns its next deadline. Raises RequestError

@@ -79,7 +79,7 @@ def check_epoch(group: ConsumerGroup, command: ConsumerHeartbeat) -> None:
     if command.member_epoch == current.epoch or command.member_epoch < JOINING_EPOCH:
         return
     is_late = command.member_epoch == current.previous_epoch and command.member_epoch < current.epoch
-    if not is_late or command.owned is None or not command.owned <= current.assigned:
+    if not is_late or command.owned is None or any(place not in current.assigned for place in command.owned):
         raise RequestError(
             ErrorKind.FENCED_MEMBER_EPOCH,
             f"'{command.member_id}' is at epoch {current.epoch}, not {command.member_epoch}: it must abandon all its"

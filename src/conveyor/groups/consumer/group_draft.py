@@ -4,7 +4,7 @@ A draft never changes the group. The group changes when `records` are applied. T
 their target assignment: the transition table is in `consumer_member`. Source: KIP-848, "Assignment reconciliation".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -56,7 +56,7 @@ class GroupDraft:
         merged = {**self.group.targets, **self._targets}
         return {member_id: value for member_id, value in merged.items() if value is not None}
 
-    def advance(self, member_id: str, owned: Assigned | None) -> None:
+    def advance(self, member_id: str, owned: Collection[TopicIdPartition] | None) -> None:
         """Advance a member one step towards its target assignment, if it can advance. owned: see `reconciled`."""
 
         def is_taken(partition: TopicIdPartition) -> bool:
@@ -113,7 +113,7 @@ def reconciled(
     current: Current,
     target: Assigned,
     target_epoch: int,
-    owned: Assigned | None,
+    owned: Collection[TopicIdPartition] | None,
     is_taken: Callable[[TopicIdPartition], bool],
 ) -> Current:
     """Return a member's next state, or its current state if it cannot advance.
@@ -123,11 +123,11 @@ def reconciled(
     """
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
         return current
-    if current.state is MemberState.UNREVOKED and (owned is None or owned & current.revoking):
+    if current.state is MemberState.UNREVOKED and (owned is None or not current.revoking.isdisjoint(owned)):
         return current
     kept = current.assigned & target
     revoking = current.assigned - kept
-    if revoking and (owned is None or owned & revoking):
+    if revoking and (owned is None or not revoking.isdisjoint(owned)):
         return msgspec.structs.replace(
             current,
             state=MemberState.UNREVOKED,

@@ -12,6 +12,7 @@ from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, rejo
 from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.classic_member import Member
 from conveyor.groups.classic.embedded_protocol import (
+    MAX_GROUP_ITEMS,
     PROTOCOL_TYPE,
     ClassicAssignment,
     ClassicSubscription,
@@ -36,11 +37,6 @@ from conveyor.kernel.state_machine import LogRecord
 _PLAIN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 """Assignors whose user data in an assignment may be lost (librdkafka's sticky assignors write some). A group of any
 other assignor with user data is not converted.
-"""
-
-_MAX_ITEMS = 40_000
-"""The most topics and partitions of all members of a group that is converted. That is done at once, in 2 us for each:
-they are decoded, encoded for the log, and applied.
 """
 _UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgrade")
 
@@ -159,7 +155,7 @@ def _decoded(group: ClassicGroup) -> list[tuple[Member, ClassicSubscription, Cla
             raise _not_a_consumer_group(group)
         items += embedded.items + assignment.items
         is_custom = assignment.user_data and group.protocol_name not in _PLAIN_ASSIGNORS
-        if is_custom or items > _MAX_ITEMS:
+        if is_custom or items > MAX_GROUP_ITEMS:
             raise _not_a_consumer_group(group)
         decoded.append((member, embedded, assignment))
     return decoded

@@ -237,6 +237,18 @@ async def test_fetches_that_end_at_once_read_in_slices(wide: BrokerNode, storage
     assert sizes(fetches[-1].result())[:3] == [0, len(BATCH), 0]
 
 
+async def test_fetches_of_many_partitions_that_end_at_once_are_answered_in_slices(
+    wide: BrokerNode, storage: Storage
+) -> None:
+    fetches = start_fetches(wide, 40, 50, 1)
+    storage.clock.advance(ms=500)
+    counts = [0]
+    while counts[-1] < len(fetches):
+        counts.append(sum(done.done() for done in fetches))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise(counts)) == SLICE_ITEMS // 50
+
+
 async def test_fetch_that_ends_as_a_partition_changes_is_answered_once(broker: BrokerNode, storage: Storage) -> None:
     done, _ = start_fetch(broker, at(0, 0))
     broker.partitions.table.find("t", 0).changed.emit(None)

@@ -351,13 +351,13 @@ def test_group_with_more_topics_and_partitions_than_are_decoded_is_not_converted
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of the two members subscribes to a topic, and has two partitions of it assigned."""
-    monkeypatch.setattr("conveyor.groups.migration.protocol_change._MAX_ITEMS", 7)
+    monkeypatch.setattr("conveyor.groups.migration.protocol_change.MAX_GROUP_ITEMS", 7)
     coordinator = coordinator_with()
     classic = classic_group(coordinator)
     refused = ConsumerMember(coordinator, "a").send(rebalance_timeout_ms=1, owned=frozenset(), topics=("topic",))
     assert kind_of(refused) is ErrorKind.GROUP_ID_NOT_FOUND
     assert [client.beat() for client in classic] == [Alive()] * 2
-    monkeypatch.setattr("conveyor.groups.migration.protocol_change._MAX_ITEMS", 8)
+    monkeypatch.setattr("conveyor.groups.migration.protocol_change.MAX_GROUP_ITEMS", 8)
     assert ConsumerMember(coordinator, "a").join().member_epoch > 0
 
 

@@ -19,6 +19,8 @@ _UNSTABLE = ERRORS[ErrorKind.UNSTABLE_OFFSET_COMMIT].kafka_code
 _GROUP_ERROR = 2
 _GROUPS = 8
 _TOPIC_IDS = 10
+_OFFSET_BYTES = 500
+"""Memory of an offset in a response, besides its metadata."""
 
 
 def handle(call: KafkaCall) -> None:
@@ -60,6 +62,8 @@ def _name(call: KafkaCall, topic: Any) -> str:
 
 def _answer(call: KafkaCall, group: Any, reply: object) -> dict[str, Any]:
     if isinstance(reply, FetchedOffsets):
+        if group.topics is None:
+            call.weigh(sum(_OFFSET_BYTES + len(offset.metadata) for offset in reply.offsets))
         topics = _topics(call, reply.offsets, None) + _unknown_topics(call, group)
         return {"group_id": group.group_id, "error_code": result_errors.NONE, "topics": topics}
     assert isinstance(reply, RequestError)

@@ -8,7 +8,7 @@ from typing import Any
 
 from conveyor.groups.consumer.subscription_patterns import literal_prefix
 from conveyor.groups.group_commands import ConsumerHeartbeat
-from conveyor.groups.known_topics import Assigned
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.kafka_api.access.operations import request_name
 from conveyor.kafka_api.apis import result_errors
@@ -19,10 +19,6 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 _CLIENT_CHOOSES_ID = 1
 _MILLISECOND = timedelta(milliseconds=1)
-_MOST_UNKNOWN = 500
-"""Topics that were deleted since a member has got their partitions. Ids that a client has chosen may all have the same
-hash (see `kernel.ids.key_of_id`), which makes sets of thousands slow.
-"""
 
 
 def handle(call: KafkaCall) -> None:
@@ -31,10 +27,6 @@ def handle(call: KafkaCall) -> None:
     if pattern and not _may_describe(call, pattern):
         reason = "no right to describe all topics that the pattern could match: begin it with a prefix that is allowed"
         return _finish(call, RequestError(ErrorKind.TOPIC_AUTHORIZATION_FAILED, reason))
-    owned, names_by_id = request.topic_partitions, call.broker.metadata.image.names_by_id
-    if owned is not None and sum(topic.topic_id not in names_by_id for topic in owned) > _MOST_UNKNOWN:
-        reason = f"the member owns partitions of more than {_MOST_UNKNOWN} topics that do not exist"
-        return _finish(call, RequestError(ErrorKind.INVALID_REQUEST, reason))
     command = ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -48,7 +40,7 @@ def handle(call: KafkaCall) -> None:
         topics=None if names is None else tuple(str(name) for name in names),
         pattern=pattern,
         assignor=request.server_assignor,
-        owned=None if owned is None else _owned(owned),
+        owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         requires_member_id=call.header.api_version >= _CLIENT_CHOOSES_ID,
     )
     call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
@@ -67,8 +59,8 @@ def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:
         yield topic_id, [number for _, number in of_topic]
 
 
-def _owned(topics: Iterable[Any]) -> Assigned:
-    return frozenset((topic.topic_id, number) for topic in topics if topic.topic_id for number in topic.partitions)
+def _owned(topics: Iterable[Any]) -> tuple[TopicIdPartition, ...]:
+    return tuple((topic.topic_id, number) for topic in topics if topic.topic_id for number in topic.partitions)
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

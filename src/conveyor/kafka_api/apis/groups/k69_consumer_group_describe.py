@@ -16,6 +16,8 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+_ITEM_BYTES = 600
+"""Memory of an item of a response; most of it is for the longest name of a topic, twice."""
 
 
 def handle(call: KafkaCall) -> None:
@@ -26,7 +28,9 @@ def handle(call: KafkaCall) -> None:
 async def _describe(call: KafkaCall, replies: Sequence[object]) -> None:
     groups = [await _group(call, number, reply) for number, reply in enumerate(replies)]
     described = [reply for reply in replies if isinstance(reply, DescribedConsumerGroup)]
-    call.answer({"groups": groups}, sum(_items(member) for group in described for member in group.members))
+    items = sum(_items(member) for group in described for member in group.members)
+    call.weigh(items * _ITEM_BYTES)
+    call.answer({"groups": groups}, items)
 
 
 def _items(member: DescribedConsumer) -> int:

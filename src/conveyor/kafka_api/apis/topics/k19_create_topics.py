@@ -18,6 +18,8 @@ from conveyor.kernel.access.declared_access import DESCRIBE_CONFIGS, WRITE
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 
 _QUOTA_ERRORS = 6
+_SETTING_BYTES = 200
+"""Memory of a setting in a response."""
 _REFUSED = ERRORS[ErrorKind.TOPIC_AUTHORIZATION_FAILED].kafka_code
 
 
@@ -83,10 +85,12 @@ def _created(call: KafkaCall, topic: TopicImage | TopicOutline) -> dict[str, Any
     }  # fmt: skip
     if not may(call, DESCRIBE_CONFIGS, topic.name):
         return created | {"topic_config_error_code": _REFUSED, "configs": None}
+    configs = _configs(call.broker, topic.config)
+    call.weigh(_SETTING_BYTES * len(configs))
     return created | {
         "num_partitions": topic.partition_count,
         "replication_factor": topic.replication_factor,
-        "configs": _configs(call.broker, topic.config),
+        "configs": configs,
     }
 
 
