@@ -15,7 +15,7 @@ from conveyor.kafka_api.apis.groups import k69_consumer_group_describe
 from conveyor.kafka_api.apis.records import k61_describe_producers
 from conveyor.kafka_api.apis.topics import k03_metadata, k75_describe_topic_partitions
 from conveyor.kafka_api.wire.codec import build_response
-from conveyor.kernel.ids import ProducerEpoch, ProducerId
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, TopicPartition
 from conveyor.log.producers.producer_state import ProducerEntries, RememberedProducer
 from conveyor.transactions import transaction_machine
 from conveyor.transactions.transaction_log import transaction_record
@@ -27,7 +27,7 @@ from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import DESCRIBE_GROUPS, JOIN_GROUP
 from tests.unit.kafka_api.requests import request as kafka_request
 
-METADATA, OFFSET_COMMIT, LIST_GROUPS, DESCRIBE_LOG_DIRS, DELETE_GROUPS = 3, 8, 16, 35, 42
+METADATA, OFFSET_COMMIT, LIST_GROUPS, DESCRIBE_LOG_DIRS, DELETE_GROUPS, DESCRIBE_TRANSACTIONS = 3, 8, 16, 35, 42, 65
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 DESCRIBE_PRODUCERS, LIST_TRANSACTIONS, CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = (
     61, 66, 68, 69, 75,
@@ -95,6 +95,21 @@ async def with_groups(client: MemoryClient) -> None:
         machine = (await coordinators.coordinator(number)).machine
         for name in names:
             machine.apply(offset_record(OffsetKey(group_id=name, topic="t", partition=0), value))
+
+
+async def test_partitions_of_a_transaction_are_encoded_in_a_thread(
+    client: MemoryClient, encoding_threads: list[int]
+) -> None:
+    coordinators = client.broker.coordinators.transactions
+    place = await coordinators.ensured_partition("long")
+    value = TransactionValue(
+        producer_id=ProducerId(7), producer_epoch=ProducerEpoch(0), timeout_ms=1, state=TransactionState.ONGOING,
+        start_ms=1, last_update_ms=1, partitions=frozenset(TopicPartition(name, 0) for name in NAMES),
+    )  # fmt: skip
+    (await coordinators.coordinator(place.partition)).machine.apply(transaction_record("long", value))
+    [state] = (await client.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=("long",))).transaction_states
+    assert [topic.topic for topic in state.topics] == NAMES
+    assert encoding_threads[-1] != get_ident()
 
 
 @pytest.mark.parametrize("api_key", [LIST_GROUPS, LIST_TRANSACTIONS])

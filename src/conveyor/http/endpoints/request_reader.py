@@ -14,7 +14,7 @@ from conveyor.http.endpoints.type_errors import explain
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _MAX_BARE_BYTES = 256 << 10
-_MAX_VALUES = 40_000
+_MAX_VALUES = 90_000
 """Limits of a long body: of its bytes besides texts and white space, and of its texts and commas."""
 _MAX_EXPONENTS = 100
 """Limit of a body's numbers with an exponent, some of which take 16 us each."""

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
@@ -11,6 +12,8 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.transactions.transaction_commands import DescribeTransaction
 from conveyor.transactions.transaction_replies import TransactionDescription
 
+_PARTITION_BYTES = 1_000
+"""Memory of a partition in an answer, which may be the only one of its topic."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _FAILED: dict[str, Any] = {
     "transaction_state": "",
@@ -27,8 +30,15 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _describe(call: KafkaCall) -> None:
-    states = [await _state(call, transactional_id) for transactional_id in call.request.transactional_ids]
-    call.answer({"transaction_states": states})
+    states, count = [], 0
+    for transactional_id in call.request.transactional_ids:
+        state = await _state(call, transactional_id)
+        states.append(state)
+        count += (partitions := sum([len(topic["partitions"]) for topic in state["topics"]]))
+        call.weigh(partitions * _PARTITION_BYTES)
+        if partitions > SLICE_ITEMS:
+            await call.broker.slices.turn()
+    call.answer({"transaction_states": states}, count)
 
 
 async def _state(call: KafkaCall, transactional_id: str) -> dict[str, Any]:
