@@ -123,7 +123,9 @@ class IsrKeeper:
         return min(interval_ms, MESSAGES_FOR_MS) if settings.replica_lag_max_messages else interval_ms
 
     def _check_lag(self) -> None:
-        """Find all replicas that lag. The cost is proportional to the partitions with several in-sync replicas."""
+        """Find all replicas that lag, and those that may join: a request may have been refused, because the bundle has
+        changed, and they may have nothing new to report. The cost is proportional to the replicas of led partitions.
+        """
         settings, now_ms = self._services.settings.broker, self._services.clock.steady_ms()
         limits = LagLimits(time_ms=settings.replica_lag_time_max_ms, messages=settings.replica_lag_max_messages)
         lagging: dict[TopicPartition, set[NodeId]] = {}
@@ -131,7 +133,8 @@ class IsrKeeper:
             term = partition.leader_term
             if term is None or partition.offline.reason is not None:
                 continue
-            if term.replicas.joining:
+            outside = term.replicas.reports.keys() - term.role.isr
+            if term.replicas.joining or any(self._has_caught_up(partition, term, node) for node in outside):
                 self._want(self._owner(partition))
             for node in term.role.isr:
                 if node == self._services.me:

@@ -1,6 +1,6 @@
 """Brokers that copy partitions from each other: what is stored where, and who is in sync."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -10,15 +10,18 @@ from conveyor.broker.fetch.list_offsets import has_committed_epoch
 from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.broker.replicas import isr_keeper
 from conveyor.broker.replicas.links_from_followers import LinksFromFollowers
+from conveyor.cluster.changes import Change
 from conveyor.cluster.image import QUEUE_STATE, ClusterImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import ErrorKind, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.frames import Follow, FollowRefusal
+from conveyor.settings.tree import Settings
 from tests.callers import CALLER
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
 from tests.unit.replication.parts import led
@@ -374,6 +377,23 @@ def test_a_replica_does_not_join_a_companion_that_it_has_not_copied(
     cluster.until(lambda: bool(slow.isr))
     assert slow.isr == (ONE, TWO)
     cluster.until(lambda: cluster.image(companion(QUEUE_STATE, "t")).isr == (ONE, TWO, THREE))
+
+
+def test_a_join_that_was_refused_is_asked_for_again(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replica has nothing new to report."""
+    _, three = create_without_three(cluster)
+    altered, refused = isr_keeper._altered, list[Any]()
+
+    def refuse_first(image: ClusterImage, request: Any, settings: Settings) -> Sequence[Change]:
+        if request.joining and len(refused) < 3:
+            refused.append(request)
+            raise RequestError(ErrorKind.INVALID_UPDATE_VERSION, "it has another companion now")
+        return altered(image, request=request, settings=settings)
+
+    monkeypatch.setattr(isr_keeper, "_altered", refuse_first)
+    three.start()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE), seconds=60)
+    assert len(refused) == 3
 
 
 def test_a_join_counts_while_the_store_does_not_answer(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
