@@ -133,9 +133,10 @@ class IsrKeeper:
             term = partition.leader_term
             if term is None or partition.offline.reason is not None:
                 continue
-            outside = term.replicas.reports.keys() - term.role.isr
-            if term.replicas.joining or any(self._has_caught_up(partition, term, node) for node in outside):
+            if term.replicas.joining:
                 self._want(self._owner(partition))
+            for node in term.replicas.reports:
+                self.reported(node, partition)
             for node in term.role.isr:
                 if node == self._services.me:
                     continue

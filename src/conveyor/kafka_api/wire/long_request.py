@@ -53,7 +53,7 @@ class LongRequest:
         self._unknown: Room = []
         self._pieces: list[PieceCall] = []
         self._left: Iterator[Any] | None = None
-        """The requests of the pieces that have not begun, while those that have are as many as may be unanswered."""
+        """The requests of the pieces that have not begun; None while the next one waits for its turn."""
         self._unanswered: set[KafkaCall] = set()
         """The pieces without an answer, and the call itself until all have begun. After the end, those that go on."""
         self._is_stopped = False

@@ -34,7 +34,8 @@ async def _describe(call: KafkaCall) -> None:
     for transactional_id in call.request.transactional_ids:
         state = await _state(call, transactional_id)
         states.append(state)
-        count += (partitions := sum([len(topic["partitions"]) for topic in state["topics"]]))
+        partitions = sum([len(topic["partitions"]) for topic in state["topics"]])
+        count += partitions
         call.weigh(partitions * _PARTITION_BYTES)
         if partitions > SLICE_ITEMS:
             await call.broker.slices.turn()
