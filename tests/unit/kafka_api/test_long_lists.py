@@ -14,6 +14,7 @@ from conveyor.groups.records.group_records import OffsetKey, OffsetValue, offset
 from conveyor.kafka_api.apis.groups import k69_consumer_group_describe
 from conveyor.kafka_api.apis.records import k61_describe_producers
 from conveyor.kafka_api.apis.topics import k03_metadata, k75_describe_topic_partitions
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.codec import build_response
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, TopicPartition
 from conveyor.log.producers.producer_state import ProducerEntries, RememberedProducer
@@ -24,10 +25,12 @@ from tests.callers import CALLER
 from tests.unit.broker.parts import running_parts
 from tests.unit.broker.queues.dead_letters.test_dead_letter_turns import most_in_a_turn
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.requests import DESCRIBE_GROUPS, JOIN_GROUP
+from tests.unit.kafka_api.requests import CREATE_TOPICS, DESCRIBE_GROUPS, JOIN_GROUP
 from tests.unit.kafka_api.requests import request as kafka_request
 
-METADATA, OFFSET_COMMIT, LIST_GROUPS, DESCRIBE_LOG_DIRS, DELETE_GROUPS, DESCRIBE_TRANSACTIONS = 3, 8, 16, 35, 42, 65
+METADATA, OFFSET_COMMIT, OFFSET_FETCH, LIST_GROUPS, DESCRIBE_LOG_DIRS, DELETE_GROUPS, DESCRIBE_TRANSACTIONS = (
+    3, 8, 9, 16, 35, 42, 65,
+)  # fmt: skip
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 DESCRIBE_PRODUCERS, LIST_TRANSACTIONS, CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = (
     61, 66, 68, 69, 75,
@@ -97,9 +100,8 @@ async def with_groups(client: MemoryClient) -> None:
             machine.apply(offset_record(OffsetKey(group_id=name, topic="t", partition=0), value))
 
 
-async def test_partitions_of_a_transaction_are_encoded_in_a_thread(
-    client: MemoryClient, encoding_threads: list[int]
-) -> None:
+async def with_open_transaction(client: MemoryClient) -> None:
+    """Give the transactional id `long` a transaction of many topics."""
     coordinators = client.broker.coordinators.transactions
     place = await coordinators.ensured_partition("long")
     value = TransactionValue(
@@ -107,6 +109,12 @@ async def test_partitions_of_a_transaction_are_encoded_in_a_thread(
         start_ms=1, last_update_ms=1, partitions=frozenset(TopicPartition(name, 0) for name in NAMES),
     )  # fmt: skip
     (await coordinators.coordinator(place.partition)).machine.apply(transaction_record("long", value))
+
+
+async def test_partitions_of_a_transaction_are_encoded_in_a_thread(
+    client: MemoryClient, encoding_threads: list[int]
+) -> None:
+    await with_open_transaction(client)
     [state] = (await client.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=("long",))).transaction_states
     assert [topic.topic for topic in state.topics] == NAMES
     assert encoding_threads[-1] != get_ident()
@@ -296,6 +304,38 @@ async def join_classic(client: MemoryClient, group: str, members: int) -> Any:
     for _ in range(members - 1):
         MemoryClient(client.broker).send(kafka_request(JOIN_GROUP, 3, **fields, member_id=""))
     return await client.ask(JOIN_GROUP, 3, **fields, member_id=leader.member_id)
+
+
+@pytest.fixture
+def weighed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The memory that handlers have counted besides that of the request."""
+    counted: list[int] = []
+    weigh = KafkaCall.weigh
+
+    def count(call: KafkaCall, more_bytes: int) -> None:
+        counted.append(more_bytes)
+        weigh(call, more_bytes)
+
+    monkeypatch.setattr(KafkaCall, "weigh", count)
+    return counted
+
+
+async def test_answers_that_are_long_for_their_requests_are_weighed(client: MemoryClient, weighed: list[int]) -> None:
+    await with_open_transaction(client)
+    await client.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=("long",))
+    assert weighed == [1_000 * COUNT]
+    await join_consumers(client, "members", 2)
+    await client.ask(CONSUMER_DESCRIBE, 1, group_ids=("members",), include_authorized_operations=False)
+    assert weighed[1:] == [600 * 2 * 4]
+    coordinator = await client.broker.coordinators.groups.of_group("read")
+    value = OffsetValue(offset=1, leader_epoch=0, metadata="note", commit_timestamp_ms=1, topic_id=None)
+    coordinator.machine.apply(offset_record(OffsetKey(group_id="read", topic="t", partition=0), value))
+    group = {"group_id": "read", "member_id": None, "member_epoch": -1, "topics": None}
+    await client.ask(OFFSET_FETCH, 9, groups=[group], require_stable=False)
+    assert weighed[2:] == [504]
+    topic = {"name": "checked", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    created = await client.ask(CREATE_TOPICS, 7, topics=[topic], timeout=1_000, validate_only=True)
+    assert weighed[3:] == [200 * len(created.topics[0].configs)]
 
 
 async def test_description_of_groups_counts_what_their_members_have_sent(client: MemoryClient) -> None:
