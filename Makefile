@@ -46,7 +46,7 @@ test: check ## Run every test there is, after the quick ones.
 	slow=$$?; wait $$shared && exit $$slow
 
 sweep: setup ## Run the tests that `test` leaves out, because it has a part of the same kind; some fifteen minutes.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m sweep -o timeout=600 tests
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m sweep tests
 
 check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff check .

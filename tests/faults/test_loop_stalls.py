@@ -213,7 +213,6 @@ def lose_indexes(directory: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.timeout(300)
 async def test_loop_is_never_held_up_by_one_large_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments roll, the broker restarts, appends go on in a large segment, cold records are read, a log compacted."""
     count, config = 20_000, {"index.interval.bytes": "0", "segment.bytes": str(15 << 20)}
@@ -237,7 +236,6 @@ async def test_loop_is_never_held_up_by_one_large_thing(tmp_path: Path, monkeypa
     assert longest.seconds < UNITS * unit_s(), longest.callback
 
 
-@pytest.mark.timeout(300)
 async def test_loop_is_not_held_up_by_lost_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer begins in the middle of a large segment."""
     count, config = 30_000, {"segment.bytes": str(25 << 20)}
@@ -253,7 +251,6 @@ async def test_loop_is_not_held_up_by_lost_indexes(tmp_path: Path, monkeypatch: 
     assert longest.seconds < UNITS * unit_s(), longest.callback
 
 
-@pytest.mark.timeout(300)
 async def test_loop_is_not_held_up_by_lookups_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each partition has one batch, large when it is decompressed, whose last record is what all look for."""
     partitions, count = 8, 19_000

@@ -41,7 +41,6 @@ def python(tmp_path: Path) -> Path:
 
 
 # Several Java processes start, which takes minutes on a busy machine.
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("job", part_of(["archive", "run"], "run"))
 def test_a_job_starts_its_query_again(broker: Broker, topic: str, python: Path, tmp_path: Path, job: str) -> None:
     create_topic(broker, topic)

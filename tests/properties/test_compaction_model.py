@@ -29,7 +29,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 KEYS = st.sampled_from([b"a", b"b", b"c", b"a key that is longer than a digest"])
 RECORDS = st.lists(st.tuples(KEYS, st.booleans()), min_size=1, max_size=4)
 TOMBSTONES_STAY_MS = 50
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 
 
 @dataclass(frozen=True, slots=True)

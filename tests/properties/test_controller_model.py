@@ -33,7 +33,7 @@ from tests.unit.cluster.controller.clusters import live
 from tests.unit.cluster.images import EMPTY, changed
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "400"))
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 COMPANION = companion("__queue_state", TOPIC)
 NODES = st.sampled_from([NodeId(node) for node in range(1, 5)])
 NUMBERS = st.just(0)

@@ -36,7 +36,7 @@ SENT = st.lists(
     st.tuples(st.lists(st.tuples(KEYS, st.integers(-30, 30)), min_size=1, max_size=3), st.integers(-1, 2)), max_size=4
 )
 """Batches: the key and delay of each record, and the producer's id."""
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 
 
 @dataclass(frozen=True, slots=True)

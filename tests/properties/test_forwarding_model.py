@@ -28,7 +28,7 @@ from tests.unit.replication.parts import led
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
 SEEDS = st.integers(0, 2**32 - 1)
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 DELAYS_MS = st.lists(st.sampled_from([0, 0, -5, 1, 20, 20, 300]), min_size=1, max_size=4)
 SIDES = st.sampled_from([TARGET, DELAYED, STATE])
 AT_ONCE = 0

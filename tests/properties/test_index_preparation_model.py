@@ -25,7 +25,7 @@ from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, NOW_MS, all_below, contents, flush, open_topic_log, segment_file
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "200"))
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 TOPIC = TopicSettings(
     segment_bytes=400_000, index_interval_bytes=4096, cleanup_policy="compact,delete", min_cleanable_dirty_ratio=0
 )

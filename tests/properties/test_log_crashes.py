@@ -38,7 +38,7 @@ FIRST_SEED = int(os.environ.get("CRASH_SEED", "0"))
 STEPS = 60
 FAILURES = (AssertionError, OverflowError, RefusedBatch, StorageFailure)
 FOUND = r"lost \[|has a hole|are missing|is damaged|cannot follow|greater than maximum"
-pytestmark = pytest.mark.timeout(max(300, STORIES))
+pytestmark = pytest.mark.timeout(max(600, STORIES))
 
 
 def play(seeds: range, story: type[CrashingLog] = CrashingLog) -> None:

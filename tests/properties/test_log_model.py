@@ -27,7 +27,7 @@ from tests.unit.log.power_switch import PowerSwitch
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "400"))
 SEEDS = st.integers(0, 2**32 - 1)
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 DELAYS_MS = st.lists(st.integers(-30, 30), min_size=1, max_size=3)
 
 

@@ -34,7 +34,7 @@ from tests.properties.replicated_partition import Broker, ReplicatedPartition
 from tests.unit.replication.parts import followed
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 STEPS: dict[str, Callable[[ReplicatedPartition, Broker, int], None]] = {
     "produce": ReplicatedPartition.produce,
     "delete": ReplicatedPartition.delete,

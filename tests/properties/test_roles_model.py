@@ -22,7 +22,7 @@ from tests.unit.log.logs import NOW_MS
 from tests.unit.replication.parts import NODE, Owner, batch, leader, led
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "400"))
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 KINDS = st.sampled_from(["written", "committed"])
 OTHER = NodeId(2)
 

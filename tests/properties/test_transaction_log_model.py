@@ -29,7 +29,7 @@ from tests.unit.log.logs import DIRECTORY, NOW_MS, flush, open_topic_log
 from tests.unit.log.power_switch import PowerSwitch
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "60"))
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 SEEDS = st.integers(0, 2**32 - 1)
 PRODUCERS = st.integers(1, 3)
 EXPIRATION_MS = ProducerSettings().producer_id_expiration_ms

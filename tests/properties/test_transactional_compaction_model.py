@@ -30,7 +30,7 @@ from tests.unit.log.logs import DIRECTORY, NOW_MS, all_below, flush, open_topic_
 from tests.unit.log.power_switch import PowerSwitch
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "60"))
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 SEEDS = st.integers(0, 2**32 - 1)
 PRODUCERS = st.integers(0, 3)
 """0 is a plain producer, 3 an idempotent one without transactions."""

@@ -28,7 +28,7 @@ STEPS = 40
 PLACE = TopicPartition("once", 0)
 NAMES = ("first", "second", "third")
 IDS = [b"%d" % number for number in range(8)]
-pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+pytestmark = pytest.mark.timeout(max(600, EXAMPLES))
 
 
 class EachIdIsCommittedOnce:

@@ -16,7 +16,6 @@ MASTER = "local-cluster[2,1,1024]"
 
 # Several Java processes start, which takes minutes on a busy machine.
 @pytest.mark.sweep
-@pytest.mark.timeout(600)
 def test_readers_writers_and_the_archive_run_in_executors(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.pipeline.masters.cluster_program", MASTER, str(tmp_path)]
     quick = dict(os.environ) | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}

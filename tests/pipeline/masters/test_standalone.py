@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from conveyor.testing import Broker
 from tests.pipeline.masters.standalone import WITHOUT_PACKAGES, running_standalone
 from tests.pipeline.topics import create_topic, numbered, produce
@@ -31,7 +29,6 @@ for seconds, settings in ((60, dict()), (2, dict(spark__executor__memory="900g")
 
 
 # Several Java processes start, which takes minutes on a busy machine.
-@pytest.mark.timeout(600)
 def test_the_example_of_the_page_runs_and_what_executors_lack_is_said(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "orders", partitions=2)
     create_topic(broker, "orders-copy", partitions=2)
