@@ -62,7 +62,7 @@ crashes: setup ## Play CRASH_STORIES (20,000) stories of one log that is killed,
 	@CRASH_STORIES=$(or $(CRASH_STORIES),20000) $(BIN)/python -m pytest -q tests/properties/test_log_crashes.py
 
 fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches, and STRANGERS (10,000) and hostile users at each listener; some minutes.
-	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(BIN)/python -m pytest -q tests/faults/test_produce_fuzz.py
+	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(BIN)/python -m pytest -q --timeout 3600 tests/faults/test_produce_fuzz.py
 	@STRANGERS=$(or $(STRANGERS),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/faults/test_hostile_strangers.py tests/faults/test_hostile_users.py tests/faults/test_hostile_peers.py
 
 frames: setup ## Send each API the largest frames that are permitted, of items of every kind; some minutes.
