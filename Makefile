@@ -12,6 +12,7 @@ SHARED_ID := tests/clients/test_rest_schemathesis.py
 QUICK := $(BIN)/python -m pytest -q -n 0 -m "not slow"
 ONE_HALF := tests/vectors tests/unit/broker tests/unit/kafka_api
 OTHER_HALF := tests/tidy tests/unit $(ONE_HALF:%=--ignore=%)
+LONG := $(BIN)/python -m pytest -q --timeout 3600 -o faulthandler_timeout=7200
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url
 
@@ -62,8 +63,8 @@ crashes: setup ## Play CRASH_STORIES (20,000) stories of one log that is killed,
 	@CRASH_STORIES=$(or $(CRASH_STORIES),20000) $(BIN)/python -m pytest -q tests/properties/test_log_crashes.py
 
 fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches, and STRANGERS (10,000) and hostile users at each listener; some minutes.
-	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(BIN)/python -m pytest -q --timeout 3600 tests/faults/test_produce_fuzz.py
-	@STRANGERS=$(or $(STRANGERS),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/faults/test_hostile_strangers.py tests/faults/test_hostile_users.py tests/faults/test_hostile_peers.py
+	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(LONG) tests/faults/test_produce_fuzz.py
+	@STRANGERS=$(or $(STRANGERS),10000) $(LONG) tests/faults/test_hostile_strangers.py tests/faults/test_hostile_users.py tests/faults/test_hostile_peers.py
 
 frames: setup ## Send each API the largest frames that are permitted, of items of every kind; some minutes.
 	@ALL_FRAMES=1 $(BIN)/python -m pytest -q -n 2 --dist load tests/faults/test_largest_frames.py

@@ -134,7 +134,7 @@ FAULTS = frozenset(
         *(action for name in TROUBLES.keys() - NOT_DRAWN for _, action in TROUBLES[name].actions),
     }
 )
-"""All faults, ambushes and operations."""
+"""All faults, ambushes and operations, and what the clients of troubles do."""
 
 
 def make_schedule(seed: int, troubles: Sequence[str] | None = None, brokers: int | None = None) -> StorySchedule:

@@ -144,7 +144,7 @@ class _ClusterStory:
             factors[TRANSACTIONS_TOPIC] = rules.replicas(rules.moves)
         if CHURN in rules.troubles:
             factors |= {name: rules.replicas() for name in CHURNED if name != DELAYED}
-        self._operator = ClusterOperator(cluster, factors, self.counts)
+        self._operator = ClusterOperator(cluster, factors)
         self._clients: dict[str, _Client] = {
             "producer-all": Producer("all", LOG_TOPIC, self._log, pauses_s=_RETRIES_S),
             "producer-one": Producer("one", LOG_TOPIC, self._log, acks=ACKS_LEADER, pauses_s=_RETRIES_S),
@@ -256,6 +256,7 @@ class _ClusterStory:
                 await self._progress.calm.wait()
                 await self._faults[name].execute(step)
             elif name in self._clients:
+                self.counts.note(step.action)
                 await self._clients[name].execute(step, door)
             self._raise_bugs()
 

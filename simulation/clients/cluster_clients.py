@@ -16,7 +16,6 @@ from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
-from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.doors.client_door import BrokerDoor, ClientDoor
 from simulation.doors.client_network import Disconnected
@@ -125,13 +124,11 @@ class ClusterOperator:
     topics: what may be reassigned, with its replication factor.
     """
 
-    def __init__(self, cluster: SimulatedCluster, topics: dict[str, int], counts: FaultCounts) -> None:
+    def __init__(self, cluster: SimulatedCluster, topics: dict[str, int]) -> None:
         self._cluster = cluster
         self._topics = sorted(topics.items())
-        self._counts = counts
 
     async def execute(self, step: Step, door: ClientDoor) -> None:
-        self._counts.note(step.action)
         action = {
             "reassign": self._reassign,
             "cancel_reassignment": self._cancel,

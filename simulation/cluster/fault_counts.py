@@ -1,4 +1,4 @@
-"""Counts the faults and the events in a story of a cluster."""
+"""Counts the faults, what clients did, and the events in a story of a cluster."""
 
 CLUSTER_EVENTS = frozenset(
     {
@@ -39,7 +39,7 @@ TROUBLE_EVENTS = frozenset(
 
 
 class FaultCounts:
-    """See the module's docstring. happened: by the name of the fault or event."""
+    """See the module's docstring. happened: by the name of the fault, action or event."""
 
     def __init__(self) -> None:
         self.happened: dict[str, int] = {}

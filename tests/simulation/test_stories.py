@@ -57,6 +57,12 @@ def test_every_event_happens() -> None:
     assert happened.keys() >= CLUSTER_EVENTS
 
 
+def test_what_clients_do_is_counted() -> None:
+    done = {step.action for step in make_schedule(5).steps if step.actor in ("producer-all", "reader")}
+    assert done == {"produce", "read"}
+    assert _outcome(5).happened.keys() >= done
+
+
 def test_every_kind_of_fault_is_in_a_schedule() -> None:
     actions = {step.action for seed in range(SEEDS_OF_SCHEDULES) for step in make_schedule(seed).steps}
     assert actions >= FAULTS
