@@ -48,7 +48,8 @@ class AccessSettings:
     audit_max_bytes_per_second: int = setting(
         16_384,
         "Bytes that a broker writes to `__audit` in a second on average, about refused requests, and as many about"
-        " reads and writes, so that no client can fill the disk. What exceeds them in a minute is dropped and counted.",
+        " reads and writes, so that no client can fill the disk. In a minute, refusals that exceed them are dropped and"
+        " counted in conveyor_audit_dropped_total; counts of reads and writes wait for a later minute.",
         unit="bytes",
         minimum=1,
     )
