@@ -1,4 +1,4 @@
-"""A socket of a client that has logged in by PLAIN, and that sends nothing by itself."""
+"""A socket of a client that has logged in by PLAIN or a token, and that sends nothing by itself."""
 
 import socket
 import ssl
@@ -28,9 +28,17 @@ def encrypted(address: str, ca_file: str | None, certificate: tuple[str, str] | 
 
 def logged_in(address: str, ca_file: str | None, user: str, password: str) -> socket.socket:
     """Return the socket of a client that is this user. Raises LoginRefused."""
-    connection = encrypted(address, ca_file)
-    ask(connection, HANDSHAKE, 1, mechanism="PLAIN")
-    answer = ask(connection, AUTHENTICATE, 2, auth_bytes=f"\0{user}\0{password}".encode())
+    return _proved(encrypted(address, ca_file), "PLAIN", f"\0{user}\0{password}")
+
+
+def logged_in_by_token(address: str, ca_file: str | None, token: str) -> socket.socket:
+    """Return the socket of a client that is the user of a token. Raises LoginRefused."""
+    return _proved(encrypted(address, ca_file), "OAUTHBEARER", f"n,,\1auth=Bearer {token}\1\1")
+
+
+def _proved(connection: socket.socket, mechanism: str, proof: str) -> socket.socket:
+    ask(connection, HANDSHAKE, 1, mechanism=mechanism)
+    answer = ask(connection, AUTHENTICATE, 2, auth_bytes=proof.encode())
     if int(answer.error_code):
         connection.close()
         raise LoginRefused(answer.error_message)

@@ -42,8 +42,11 @@ def strange_frames(random: Random) -> bytes:
 def users_frames(random: Random) -> bytes:
     """Return what somebody who has logged in, and has no right, sends over the connection."""
     makers = (login, scram, bearer, broken, request_of_a_user, noise, any_request, any_request)
-    frames = b"".join(framed(random.choice(makers)(random)) for _ in range(random.randrange(1, 5)))
-    return frames + random.choice((b"", random.randbytes(100), b"\x7f\xff\xff\xff", framed(metadata())))
+    again = request(HANDSHAKE, 1, mechanism=random.choice(MECHANISMS)), bearer(random)
+    requests = [*random.choice((again, ())), *(random.choice(makers)(random) for _ in range(random.randrange(1, 5)))]
+    return b"".join(map(framed, requests)) + random.choice(
+        (b"", random.randbytes(100), b"\x7f\xff\xff\xff", framed(metadata()))
+    )
 
 
 def login(random: Random) -> bytes:
@@ -95,6 +98,12 @@ def any_request(random: Random) -> bytes:
 
 def noise(random: Random) -> bytes:
     return random.randbytes(random.choice((8, 9, 100, 5_000, MAX_REQUEST_BYTES, MAX_REQUEST_BYTES + 1)))
+
+
+def no_tls(random: Random) -> bytes:
+    """Return bytes that no handshake of TLS begins with, or that end it."""
+    head = random.choice((b"", b"\x16\x03\x01\x40\x00", b"\x16\x03\x01\x00\x05", b"\x17\x03\x03\x00\x10", b"GET"))
+    return head + random.randbytes(random.choice((0, 1, 5, 100, 20_000)))
 
 
 def http_requests(random: Random, credentials: str | None) -> Iterator[bytes]:

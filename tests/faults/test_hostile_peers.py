@@ -20,7 +20,7 @@ from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerCredentials, PeerIdentity, PeerService
 from conveyor.testing import Cluster
-from tests.faults.hostile_frames import damaged, strange_frames
+from tests.faults.hostile_frames import damaged, no_tls, strange_frames
 from tests.faults.test_hostile_strangers import SEED, WAIT_S, answers
 
 ATTEMPTS = int(os.environ.get("STRANGERS", "100"))
@@ -43,9 +43,11 @@ class Peer:
         self._address = network.host, network.port
         self.credentials = network._credentials
 
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self._address, 60)
+
     def dial(self) -> ssl.SSLSocket:
-        connection = socket.create_connection(self._address, 60)
-        return link_certificate().dialer.wrap_socket(connection)
+        return link_certificate().dialer.wrap_socket(self.connect())
 
     def handshake(self, secret: bytes, random: Random) -> DialerHandshake:
         own = PeerCredentials(self.credentials.cluster_id, secret, lambda: STRANGER)
@@ -96,6 +98,21 @@ def test_hostile_peers_stop_no_broker(cluster: Cluster, is_proved: bool, caplog:
             connection.settimeout(WAIT_S)
             sent = after_the_proof(random) if is_proved else before_the_proof(peer, random)
             assert peer.credentials.secret not in answers(connection, sent)
+    check_quiet(cluster, caplog)
+
+
+def test_bytes_that_are_no_tls_do_no_harm_among_brokers(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    peer = Peer(cluster)
+    for number in range(ATTEMPTS):
+        with peer.connect() as connection:
+            connection.settimeout(WAIT_S)
+            answers(connection, no_tls(Random(SEED + number)))
+    check_quiet(cluster, caplog)
+
+
+def check_quiet(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """No bug is logged, and the cluster has its brokers and no other."""
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert errors == [], f"STRANGER_SEED={SEED} STRANGERS={ATTEMPTS}"
     assert set(cluster.brokers[2].image().brokers) == {1, 2}

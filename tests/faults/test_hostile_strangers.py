@@ -11,13 +11,14 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from conveyor.settings.sasl_settings import MECHANISMS
 from conveyor.testing import Broker
-from tests.faults.hostile_frames import strange_frames
+from tests.faults.hostile_frames import no_tls, strange_frames
 from tests.identity_provider import AUDIENCE, key_set, signing_key
 from tests.unit.kafka_api.requests import METADATA, response
 
@@ -54,7 +55,8 @@ def answers(connection: socket.socket, sent: bytes) -> bytes:
 
 
 def dial(broker: Broker, name: str, *, shakes: bool) -> socket.socket:
-    host, _, port = broker.kafka_addresses[name].rpartition(":")
+    address = urlsplit(broker.http_url).netloc if name == "HTTPS" else broker.kafka_addresses[name]
+    host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), 5)
     if not shakes:
         return connection
@@ -102,14 +104,12 @@ def test_nobody_gets_in_without_a_proof(broker: Broker, name: str, caplog: pytes
     assert_quiet(broker)
 
 
-@pytest.mark.parametrize("name", ["SSL", "SASL_SSL"])
+@pytest.mark.parametrize("name", ["SSL", "SASL_SSL", "HTTPS"])
 def test_bytes_that_are_no_tls_do_no_harm(broker: Broker, name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     for number in range(STRANGERS):
-        random = Random(SEED + number)
-        head = random.choice((b"", b"\x16\x03\x01\x40\x00", b"\x16\x03\x01\x00\x05", b"\x17\x03\x03\x00\x10", b"GET"))
         with dial(broker, name, shakes=False) as connection:
             connection.settimeout(WAIT_S)
-            answers(connection, head + random.randbytes(random.choice((0, 1, 5, 100, 20_000))))
+            answers(connection, no_tls(Random(SEED + number)))
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert_quiet(broker)
