@@ -20,6 +20,7 @@ from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
+from simulation.cluster.access_watch import AccessWatch
 from simulation.cluster.bound_watch import BoundWatch
 from simulation.cluster.machines import ClusterMachine, LoneMachine, Machine, Surroundings
 from simulation.cluster.observed_tree import ObservedTree
@@ -128,6 +129,7 @@ class SimulatedCluster:
         self.clients = ClientSide(network, self.brokers, Random(f"{seed} clients"), SimulatedClock(loop))
         self.partitions = PartitionWatch(self.brokers, self.replicas, note)
         self._bounds = BoundWatch(self.replicas.has_lost)
+        self._access = AccessWatch(loop.time, rules)
         self._locks: dict[NodeId, asyncio.Lock] = {}
         for node_id in map(NodeId, rules.node_ids):
             lost = partial(self._lose, node_id, is_wiped=False)
@@ -146,7 +148,8 @@ class SimulatedCluster:
     @property
     def bugs(self) -> list[BaseException]:
         of_brokers = [bug for broker in self.brokers.values() for bug in broker.bugs]
-        return self.broken + self.replicas.broken + self.partitions.broken + self._bounds.broken + of_brokers
+        watches = (self.replicas, self.partitions, self._bounds, self._access)
+        return [*self.broken, *(broken for watch in watches for broken in watch.broken), *of_brokers]
 
     @property
     def nodes(self) -> list[BrokerNode]:
@@ -224,6 +227,7 @@ class SimulatedCluster:
         """Note which process leads which partition at this moment, and what all replicas hold."""
         self._check_replicas()
         for node_id, broker in self.brokers.items():
+            self._access.look(node_id, broker.node, is_sound=self.is_sound(node_id, ()))
             if broker.node is not None:
                 self.partitions.look(broker, broker.node)
                 for topic_id, number, epoch in () if self._rules.is_alone else _led_partitions(broker.node):
@@ -242,6 +246,7 @@ class SimulatedCluster:
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
         self.replicas.stored(old, new)
         self.partitions.stored(new)
+        self._access.stored(old, new)
         self._check_replicas()
 
     def _check_replicas(self) -> None:

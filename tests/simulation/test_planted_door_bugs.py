@@ -2,6 +2,7 @@
 transactions break an invariant within so many stories.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -14,6 +15,7 @@ from conveyor.broker.clients.access_control import AccessControl
 from conveyor.broker.clients.audit_event import AuditEvent
 from conveyor.broker.clients.audit_writer import AuditWriter
 from conveyor.broker.clients.credentials import Credentials
+from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.produce.acknowledgement import Published
 from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement
@@ -226,6 +228,16 @@ def let_in_by_the_password_of_the_first_message(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ScramExchange, "__init__", begin)
 
 
+def learn_late_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker reads what others have changed two seconds after the store has said that there is more."""
+
+    def head_changed(self: Metadata) -> None:
+        asyncio.get_running_loop().call_later(2, plain_changed, self)
+
+    plain_changed = Metadata._head_changed
+    monkeypatch.setattr(Metadata, "_head_changed", head_changed)
+
+
 def with_changing_passwords(seed: int) -> StorySchedule:
     """Clients log in by SCRAM while the password changes: drawn too rarely."""
     chance = Random(seed)
@@ -291,6 +303,7 @@ PLANTED: dict[Plant, Found] = {
     forget_events_that_cannot_be_written: Found(0, {"DenialsAreAudited"}, troubled("users")),
     keep_the_waiting_requests_of_changed_users: Found(0, {"NothingAfterItsUser"}, with_changing_users),
     keep_the_rights_of_a_waiting_lease: Found(0, {"NothingAfterItsRight"}, with_changing_users),
+    learn_late_of_changes: Found(0, {"ChangesArrive"}, with_changing_users),
     remember_passwords_for_ever: Found(0, {"LoginsHold"}, troubled("users")),
     keep_the_clients_of_changed_users: Found(0, {"NothingAfterItsUser"}, troubled("users")),
     let_in_by_the_password_of_the_first_message: Found(0, {"LoginsHold"}, with_changing_passwords),
