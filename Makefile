@@ -108,6 +108,7 @@ package: setup ## Build the wheel and the source archive into dist, with a bill 
 	@.cache/package/users/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
 	@.cache/package/users/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes setuptools pip
 	@.cache/package/tools/bin/cyclonedx-py environment --output-reproducible -o dist/conveyor.cdx.json .cache/package/users/bin/python
+	@$(BIN)/python -m tests.tidy.bill_of_materials dist/conveyor.cdx.json .cache/package/users.txt
 	@ls dist
 
 lock: ## Resolve the dependencies anew and write the lock.

@@ -1,4 +1,4 @@
-"""Kafka's command line tools for what changes while a broker runs: settings of brokers and groups; and for ACLs."""
+"""Kafka's command line tools for settings of brokers and groups, which change at run time; for users and ACLs."""
 
 import re
 from collections.abc import Callable
@@ -66,6 +66,18 @@ def test_settings_of_a_group_are_changed_at_run_time(configs: Tool, topic: str) 
     configs("--alter", *entity, "--delete-config", "consumer.session.timeout.ms,consumer.heartbeat.interval.ms")
     assert "consumer." not in configs("--describe", *entity)
     assert topic not in configs("--describe", "--entity-type", "groups")
+
+
+def test_users_are_added_described_and_removed(configs: Tool, topic: str) -> None:
+    user = ("--entity-type", "users", "--entity-name", topic)
+    credentials = "SCRAM-SHA-256=[iterations=8192,password=secret],SCRAM-SHA-512=[password=secret]"
+    assert "Completed updating" in configs("--alter", *user, "--add-config", credentials)
+    shown = f"SCRAM credential configs for user-principal '{topic}' are "
+    assert f"{shown}SCRAM-SHA-256=iterations=8192, SCRAM-SHA-512=iterations=4096" in configs("--describe", *user)
+    configs("--alter", *user, "--delete-config", "SCRAM-SHA-256")
+    assert f"{shown}SCRAM-SHA-512=iterations=4096" in configs("--describe", *user)
+    configs("--alter", *user, "--delete-config", "SCRAM-SHA-512")
+    assert "SCRAM" not in configs("--describe", *user)
 
 
 def test_there_are_no_subscriptions_to_metrics(broker: Broker) -> None:

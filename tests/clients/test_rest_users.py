@@ -1,8 +1,11 @@
 """HTTP clients log in as users, by Basic; by a token or a certificate as well."""
 
+import ssl
 from base64 import b64encode
 from collections.abc import Iterator
+from http.client import HTTPSConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka.admin import (
@@ -14,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from conveyor.testing import Broker
+from tests.certificates import Certificates
 from tests.clients.rest_client import Answer, Rest
 
 SHA_512 = ScramMechanism.SCRAM_SHA_512
@@ -164,6 +168,32 @@ def test_pages_of_other_sites_are_refused_although_the_browser_logs_in(rest: Res
     assert topics(rest, ALICE | {"Origin": "https://evil.example"}).status == 403
     assert topics(rest, ALICE | {"Sec-Fetch-Site": "cross-site"}).status == 403
     assert topics(rest, {"Authorization": "Bearer a-token", "Origin": "https://evil.example"}).status == 200
+
+
+def test_user_of_a_certificate_has_own_rights(certificates: Certificates) -> None:
+    """A client that shows none is not let in."""
+    settings = {
+        **certificates.settings("127.0.0.1:0", "requested"),
+        "network.http": "https://127.0.0.1:0",
+        "network.http_users": True,
+        "access.enabled": True,
+        "access.super_users": "User:CN=worker",
+    }
+
+    def status(own: tuple[str, str] | None) -> int:
+        context = ssl.create_default_context(cafile=certificates.authority)
+        if own is not None:
+            context.load_cert_chain(*own)
+        connection = HTTPSConnection(urlsplit(broker.http_url).netloc, timeout=60, context=context)
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse().status
+        connection.close()
+        return answer
+
+    with Broker(memory=True, settings=settings) as broker:
+        assert status(certificates.client) == 200
+        assert status(certificates.of_user("another")) == 403
+        assert status(None) == 401
 
 
 def test_broker_with_users_may_be_reached_over_http_from_other_machines(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 They never take the place of known clients, and do not fill the log.
 """
 
+import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 
 from conveyor.broker.clients import credentials
+from conveyor.server.kafka_listener import AUTHENTICATION_S
 from tests.certificates import Certificates
 from tests.unit.kafka_api.requests import METADATA, framed, request
 from tests.unit.server.dialled_site import AUTHENTICATE, PING, answers, comes, ended, frame, login, opened
@@ -34,6 +36,25 @@ async def test_stranger_is_refused_if_all_others_are_known() -> None:
         for listener in ("SASL_PLAINTEXT", "PLAINTEXT"):
             reader, _ = await site.dial(listener)
             assert await ended(reader) == b""
+        for pair in known:
+            assert await answers(pair)
+
+
+async def test_client_that_does_not_log_in_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    loop, passed_s = asyncio.get_running_loop(), 0
+    plain_time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: plain_time() + passed_s)
+    async with opened() as site:
+        stranger = await site.dial("SASL_PLAINTEXT")
+        known = [await site.log_in(), await site.dial("PLAINTEXT")]
+        for pair in (stranger, *known):
+            assert await answers(pair)
+        passed_s += AUTHENTICATION_S
+        assert await ended(stranger[0]) == b""
+        assert f"not authenticated after {AUTHENTICATION_S} s" in caplog.text
         for pair in known:
             assert await answers(pair)
 

@@ -6,6 +6,7 @@ import os
 import re
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from tests.unit.adapters.client_contexts import client_context, context_of_older
 AUTHORITY = DevelopmentAuthority.create()
 OTHER_AUTHORITY = DevelopmentAuthority.create()
 _DAY_S = 86_400
+_TWO_HOURS_S = 7_200
 
 
 def shaken(certificate: ServerCertificate, context: ssl.SSLContext) -> tuple[TlsChannel, TlsChannel]:
@@ -133,6 +135,53 @@ def test_changed_files_are_loaded_for_later_connections(tmp_path: Path, caplog: 
     assert certificate.context is not before
     assert certificate.expires_at_s > time.time() + 59 * _DAY_S
     assert "changed certificate loaded" in caplog.text
+
+
+def test_session_of_tls_1_2_is_resumed_until_the_files_change(tmp_path: Path) -> None:
+    """A client that has shown a certificate is known by it in a resumed session, too."""
+    ca_file = tmp_path / "ca.pem"
+    ca_file.write_bytes(AUTHORITY.issued.certificate)
+    more = {"client_ca_file": str(ca_file), "client_auth": "required"}
+    certificate = ServerCertificate(tls_settings(tmp_path, AUTHORITY, **more))
+    context = context_of_client(tmp_path, "alice", AUTHORITY)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    first, server = ends_of_session(certificate, context)
+    assert first.session is not None
+    assert first.session.timeout == _TWO_HOURS_S
+    assert not first.session_reused
+    again, resumed = ends_of_session(certificate, context, first.session)
+    assert again.session_reused
+    assert resumed.getpeercert(binary_form=True) == server.getpeercert(binary_form=True) is not None
+    tls_settings(tmp_path, AUTHORITY, days=60)
+    certificate.reload()
+    last, _ = ends_of_session(certificate, context, first.session)
+    assert not last.session_reused
+
+
+def test_session_of_tls_1_3_is_not_resumed(tmp_path: Path) -> None:
+    certificate = ServerCertificate(tls_settings(tmp_path, AUTHORITY))
+    context = client_context()
+    client, _ = ends_of_session(certificate, context)
+    assert client.version() == "TLSv1.3"
+    assert client.session is not None
+    assert not client.session.has_ticket
+    again, _ = ends_of_session(certificate, context, client.session)
+    assert not again.session_reused
+
+
+def ends_of_session(
+    certificate: ServerCertificate, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Return a client and a server after their handshake. session: that the client wants to resume."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(to_client, to_server, session=session)
+    server = certificate.context.wrap_bio(to_server, to_client, server_side=True)
+    for end in (client, server) * 3:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    with suppress(ssl.SSLWantReadError):
+        client.read()
+    return client, server
 
 
 def test_files_that_do_not_fit_leave_the_certificate_in_force(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
