@@ -186,15 +186,19 @@ def test_request_that_waits_gets_a_message_of_the_next_leader(cluster: Cluster) 
     victim = cluster.leader("orders", 1)
     assert victim is not None
     waits, publishes = (broker for node_id, broker in cluster.brokers.items() if node_id != victim)
+    assert ask(waits, "POST", "/topics", TOPIC | {"name": "quiet"}).status == 201
+    assert ask(waits, "POST", "/topics/quiet/subscriptions", {"name": "idle"}).status == 201
     leased: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: leased.extend(lease(waits, wait="20s")))
+    idle = threading.Thread(target=lambda: ask(waits, "GET", "/subscriptions/idle/messages", query={"wait": "20s"}))
+    idle.start()
     waiting.start()
     cluster.kill(victim)
     (message_id,) = publish(publishes, 1)
-    begun = time.monotonic()
     waiting.join(30)
     assert [message["message_id"] for message in leased] == [message_id]
-    assert time.monotonic() - begun < 10
+    assert idle.is_alive(), "the message came at the end of the wait"
+    idle.join(30)
 
 
 def test_committed_offsets_outlive_their_coordinator(cluster: Cluster) -> None:

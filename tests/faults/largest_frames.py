@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from io import BytesIO
+from math import ceil
 from struct import pack
 from typing import Any, get_args, get_origin
 
 from kio.index import load_request_schema
 from kio.serial._serialize import get_writer
 
+from conveyor.kafka_api.wire.codec import ITEM_WEIGHTS
 from conveyor.kafka_api.wire.packing import array_length
 from conveyor.kafka_api.wire.skim import without_none
 
@@ -43,11 +45,14 @@ def array_paths(schema: Any, before: Path = ()) -> Iterator[Path]:
 
 
 def frame(api_key: int, version: int, path: Path, items: int, values: Values = smallest) -> bytes:
-    """Return a request of so many items, without its length. All but those on the path are at its end."""
+    """Return a request of so many items, without its length. All but those on the path are at its end. Items that count
+    as several are fewer.
+    """
+    weight = ITEM_WEIGHTS.get(api_key, {}).get(path[0], 1)
     schema = load_request_schema(api_key, version)
     out = BytesIO(pack(">hhih", api_key, version, 7, -1) + b"\0" * schema.__header_schema__.__flexible__)
     out.seek(0, 2)
-    _write(out, schema, path, items - len(path) + 1, values, 0)
+    _write(out, schema, path, ceil((items - len(path) + 1) / weight), values, 0)
     return out.getvalue()
 
 

@@ -284,7 +284,7 @@ async def test_pieces_are_looked_at_once(client: MemoryClient, monkeypatch: pyte
     pieces, start = Visited(), LongRequest.start
 
     def start_visited(long: LongRequest, call: KafkaCall) -> None:
-        long._pieces = pieces
+        long._entities = pieces
         start(long, call)
 
     monkeypatch.setattr(LongRequest, "start", start_visited)

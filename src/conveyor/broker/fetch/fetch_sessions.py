@@ -56,7 +56,8 @@ class SessionPartition:
     @property
     def key(self) -> PartitionKey:
         topic = self.topic  # As `partition_key`, without its calls: a request may name 20,000.
-        return topic if topic is None or isinstance(topic, str) else topic.bytes, self.position.partition
+        own = topic if topic is None or isinstance(topic, str) else topic.int.to_bytes(16, "big")
+        return own, self.position.partition
 
     def record_sent(self, fetched: Fetched) -> bool:
         """Store a result as the last one sent. Returns whether it differs from the previous; True after an error."""
@@ -78,12 +79,14 @@ class SessionPartition:
 class FetchSession:
     """The partitions of one client, in reading order. next_epoch: the epoch that its next request must have."""
 
-    def __init__(self, session_id: int, by_id: bool, partitions: Iterable[SessionPartition], now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, by_id: bool, partitions: dict[PartitionKey, SessionPartition], now_ms: int
+    ) -> None:
         self.session_id = session_id
         self.by_id = by_id
         self.next_epoch = epoch_after(FIRST_EPOCH)
         self.last_used_ms = now_ms
-        self._partitions = {partition.key: partition for partition in partitions}
+        self._partitions = partitions
         self._names: Mapping[Any, str] | None = None
 
     def __len__(self) -> int:
@@ -141,11 +144,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, partitions: Sequence[SessionPartition], *, by_id: bool, now_ms: int) -> int:
-        """Open a session with the partitions of an answer. Returns its id, or NO_SESSION if the limits are reached, or
-        a name is none of a topic.
+    def open(self, partitions: dict[PartitionKey, SessionPartition], *, by_id: bool, now_ms: int) -> int:
+        """Open a session with the partitions of an answer, which it keeps. Returns its id, or NO_SESSION if the limits
+        are reached, or a name is none of a topic.
         """
-        if not _has_names_of_topics(partitions) or not self._make_room(len(partitions), now_ms):
+        if not _has_names_of_topics(partitions.values()) or not self._make_room(len(partitions), now_ms):
             return NO_SESSION
         session = FetchSession(self._unused_id(), by_id, partitions, now_ms)
         self._sessions[session.session_id] = session

@@ -18,16 +18,20 @@ from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, framed
 from conveyor.kafka_api.wire.codec import Body, build_response, count_items, decode_body
 from conveyor.kafka_api.wire.division import Division
 from conveyor.kafka_api.wire.skim import Room, TooManyItems
+from conveyor.kafka_api.wire.versions import CONSUMER_GROUP_HEARTBEAT_KEY
 from conveyor.kernel.ports import Bytes
 
 Result = TypeVar("Result")
 
 _FRAME_BYTES = 16 << 10
-"""The largest frame that the event loop itself counts and decodes. Each takes up to 2 ms; for larger ones up to 27 ms,
+"""The largest frame that the event loop itself counts and decodes. Each takes up to 2 ms; for larger ones up to 15 ms,
 during most of which a thread lets the loop go on.
 """
 _PIECES_AT_ONCE = 8
-"""Each takes up to 10 ms, also to be answered."""
+_REMEDIES = {
+    CONSUMER_GROUP_HEARTBEAT_KEY: "each name of a topic counts as 4: subscribe by a regular expression, or raise it"
+}
+"""What clients can do whose requests have too many items, and which cannot send several smaller ones."""
 
 
 class LongRequest:
@@ -51,16 +55,17 @@ class LongRequest:
         self._division = division
         self._counted = counted
         self._unknown: Room = []
-        self._pieces: list[PieceCall] = []
+        self._entities: list[Any] = []
+        """Of the responses to the pieces, in their order; None while one has no answer."""
         self._left: Iterator[Any] | None = None
         """The requests of the pieces that have not begun; None while the next one waits for its turn."""
-        self._unanswered: set[KafkaCall] = set()
+        self._unanswered: dict[KafkaCall, None] = {}
         """The pieces without an answer, and the call itself until all have begun. After the end, those that go on."""
         self._is_stopped = False
 
     def start(self, call: KafkaCall) -> None:
         self._call = call
-        self._unanswered.add(call)
+        self._unanswered[call] = None
         call.cancel = self._stop
         if len(self._frame) > _FRAME_BYTES:
             call.start(self._begin_in_thread())
@@ -101,7 +106,7 @@ class LongRequest:
         except TooManyItems as error:
             raise TooManyItems(
                 f"api key {header.api_key}: a request with more than {most} items or KiB of text"
-                " (network.max_request_items): send several smaller ones"
+                f" (network.max_request_items): {_REMEDIES.get(header.api_key, 'send several smaller ones')}"
             ) from error
 
     def _decode(self, frame: Bytes) -> None:
@@ -123,9 +128,9 @@ class LongRequest:
         if request is None:
             self._release()
             return self._answered(self._call)
-        piece = PieceCall(self._call, request, self._answered)
-        self._pieces.append(piece)
-        self._unanswered.add(piece)
+        piece = PieceCall(self._call, request, self._answered, len(self._entities))
+        self._entities.append(None)
+        self._unanswered[piece] = None
         self._left = requests
         self._handle(piece)
         self._go_on()
@@ -146,8 +151,10 @@ class LongRequest:
             self._call.wait(self._stop)
 
     def _answered(self, piece: KafkaCall) -> None:
-        self._unanswered.discard(piece)
+        self._unanswered.pop(piece, None)
         call = self._call
+        if isinstance(piece, PieceCall):
+            self._entities[piece.number] = piece.entity
         response = piece.response
         if response is not None and response.close_reason is not None and call.response is None:
             self._stop()
@@ -159,7 +166,7 @@ class LongRequest:
 
     def _join(self) -> None:
         assert self._division is not None, "only divided requests have pieces"
-        call, response = self._call, self._division.joined([piece.entity for piece in self._pieces])
+        call, response = self._call, self._division.joined(self._entities)
         if call.meter is not None:
             call.meter.answered()
             if hasattr(response, "throttle_time"):
@@ -170,21 +177,23 @@ class LongRequest:
         """Begin no more, because the connection has ended. Wait for the pieces that go on."""
         self._is_stopped, self._left = True, None
         self._frame = b""  # Its memory is given back, though a thread may begin with it only now.
-        self._unanswered = {piece for piece in self._pieces if piece.end()}
+        pieces = [piece for piece in self._unanswered if piece is not self._call]
+        self._unanswered = {piece: None for piece in pieces if piece.end()}
         if self._unanswered:
             self._call.cancel = None
 
 
 class PieceCall(KafkaCall):
-    """A piece of a divided request. entity: of the response to it."""
+    """A piece of a divided request, with its number. entity: of the response to it."""
 
-    __slots__ = ("_whole", "entity")
+    __slots__ = ("_whole", "entity", "number")
 
-    def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None]) -> None:
+    def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None], number: int) -> None:
         origin = CallOrigin(whole.broker, whole.caller, answered)
         super().__init__(origin, whole.header, request)
         self.meter = whole.meter
         self._whole = whole
+        self.number = number
         self.entity: Any = None
 
     def weigh(self, more_bytes: int) -> None:

@@ -3,6 +3,7 @@
 kio's decoder allocates all items of an array before it reads the first, so an array that claims two billion items would
 exhaust the process's memory. The check walks each request once by its schema and allocates nothing. An item is an
 element of an array, at any depth, a tagged field, or a full KiB of a string: long names take what many short ones take.
+The elements of an array whose work cannot be divided count as several items.
 
 kio also refuses tagged fields that the schema does not have, which a receiver ignores (KIP-482). The walk finds them,
 and `without_unknown_tags` can remove them from the frame.
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from struct import Struct
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Protocol, get_args, get_origin
 
 from conveyor.kafka_api.wire.packing import unsigned_varint
@@ -32,6 +33,7 @@ does not have: of the number of tagged fields in its entity, of the field, and o
 Skip = Callable[[Bytes, int, Room], int]
 """Maps the position of a field to the position after the field: beyond the frame's end if the field does not fit."""
 
+_NO_WEIGHTS: Mapping[str, int] = MappingProxyType({})
 _NULL = 0xFF
 _NULL_RECORDS = "a partition with null instead of records"
 _HEADER_BYTES = 8
@@ -57,11 +59,12 @@ class Skim(Protocol):
     def __call__(self, frame: Bytes, most_items: int, unknown: Room) -> int: ...
 
 
-def skimmer(schema: Any) -> Skim:
+def skimmer(schema: Any, weights: Mapping[str, int] = _NO_WEIGHTS) -> Skim:
+    """Return the check of a schema's requests. weights: as how many items each element of some arrays counts."""
     steps = [_skip_bytes(_HEADER_BYTES), _skip_string]
     if schema.__header_schema__.__flexible__:
         steps.append(skip_tags)
-    steps += _entity_steps(schema)
+    steps += _entity_steps(schema, weights)
 
     def skim(frame: Bytes, most_items: int, unknown: Room) -> int:
         position, room = 0, [most_items]
@@ -95,7 +98,7 @@ def without_unknown_tags(frame: Bytes, position: int, unknown: Room) -> Bytes:
     return memoryview(b"".join([*parts, frame[position:]]))
 
 
-def _entity_steps(schema: Any) -> list[Skip]:
+def _entity_steps(schema: Any, weights: Mapping[str, int] = _NO_WEIGHTS) -> list[Skip]:
     flexible = bool(schema.__flexible__)
     steps: list[Skip] = []
     tags: dict[int, list[Skip]] = {}
@@ -112,17 +115,17 @@ def _entity_steps(schema: Any) -> list[Skip]:
         if fixed:
             steps.append(_skip_bytes(fixed))
             fixed = 0
-        steps += _field_steps(field.type, kind, is_array, flexible)
+        steps += _field_steps(field.type, kind, is_array, flexible, weights.get(field.name, 1))
     if fixed:
         steps.append(_skip_bytes(fixed))
     return [*steps, _skip_tags(tags) if tags else skip_tags] if flexible else steps
 
 
-def _field_steps(annotation: Any, kind: str, is_array: bool, flexible: bool) -> list[Skip]:
+def _field_steps(annotation: Any, kind: str, is_array: bool, flexible: bool, weight: int = 1) -> list[Skip]:
     bare = without_none(annotation)
     if is_array:
         item = without_none(get_args(bare)[0])
-        return [_skip_array(_item_steps(item, kind, flexible), flexible, nullable=bare is not annotation)]
+        return [_skip_array(_item_steps(item, kind, flexible), flexible, weight, nullable=bare is not annotation)]
     if is_dataclass(bare) and bare is not annotation:
         return [_skip_nullable(_entity_steps(bare))]
     return _item_steps(bare, kind, flexible)
@@ -222,7 +225,7 @@ skip_tags = _skip_tags({})
 """Skips the tagged fields of an entity whose schema has none."""
 
 
-def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
+def _skip_array(steps: list[Skip], flexible: bool, weight: int, *, nullable: bool) -> Skip:
     def skip(frame: Bytes, position: int, room: Room) -> int:
         if flexible and frame[position] < 0x80:
             count, position = frame[position] - 1, position + 1
@@ -237,7 +240,7 @@ def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
             if not nullable:
                 raise ValueError("a null array where the schema allows none")
             return position
-        _take(room, count)
+        _take(room, count * weight)
         for _ in range(count):
             for step in steps:
                 position = step(frame, position, room)

@@ -38,7 +38,7 @@ from conveyor.kernel.access.declared_access import (
 )
 
 PRODUCE_KEY, FETCH_KEY, METADATA_KEY, API_VERSIONS_KEY, DESCRIBE_TOPIC_PARTITIONS_KEY = 0, 1, 3, 18, 75
-SASL_HANDSHAKE_KEY = 17
+SASL_HANDSHAKE_KEY, CONSUMER_GROUP_HEARTBEAT_KEY = 17, 68
 
 _IS_FOLLOWER: FieldValues = (("replica_state.replica_id", "replica_id"), range(1 << 31))
 _FINDS_GROUP: FieldValues = (("key_type",), (0,))

@@ -1,6 +1,6 @@
 """Fetch sessions without a broker: partition order, changed results, and eviction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import MappingProxyType
 from uuid import UUID, uuid4
@@ -12,6 +12,7 @@ from conveyor.broker.fetch.fetch_sessions import (
     STALE_MS,
     FetchSession,
     FetchSessions,
+    PartitionKey,
     SessionPartition,
     TopicKey,
     epoch_after,
@@ -40,8 +41,12 @@ def found(high_watermark: int) -> Fetched:
     return Fetched(None, high_watermark, 0, RECORDS)
 
 
+def by_key(partitions: Iterable[SessionPartition]) -> dict[PartitionKey, SessionPartition]:
+    return {partition.key: partition for partition in partitions}
+
+
 def session_of(*partitions: SessionPartition, by_id: bool = False) -> FetchSession:
-    return FetchSession(7, by_id, partitions, NOW_MS)
+    return FetchSession(7, by_id, by_key(partitions), NOW_MS)
 
 
 def numbers(session: FetchSession) -> list[int]:
@@ -57,7 +62,7 @@ def sessions(*, most: int = 1000, most_partitions: int = 500_000) -> FetchSessio
 
 
 def opened(cache: FetchSessions, size: int = 1, now_ms: int = NOW_MS) -> int:
-    return cache.open([partition(number) for number in range(size)], by_id=False, now_ms=now_ms)
+    return cache.open(by_key(map(partition, range(size))), by_id=False, now_ms=now_ms)
 
 
 def continue_session(

@@ -165,12 +165,18 @@ def _refusal(call: KafkaCall, topic: str) -> RequestError | None:
     return topic_refused(topic) if topic and not permits(call, READ, topic) else None
 
 
-def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
-    if not _may_fetch(call, results):
-        return _answer_unread(call)
-    session_id = NO_SESSION
-    if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
-        session_id = _open_session(call, positions, results)
+def _answer_all(
+    call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched], session_id: int | None = None
+) -> None:
+    """Answer with all results. session_id: None if the request may have to open a session first."""
+    if session_id is None:
+        if not _may_fetch(call, results):
+            return _answer_unread(call)
+        session_id = NO_SESSION
+        if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
+            if call.size.is_long:
+                return call.wait(call.start(_open_long_session(call, positions, results)).cancel)
+            session_id = _open_session(call, positions, results)
     view = call.broker.metadata.image.brokers, call.caller.listener
     topics = call.request.topics
     call.answer_encoded(
@@ -200,11 +206,24 @@ def _answer_unread(
 
 
 def _open_session(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
-    partitions = list(_session_partitions(call, positions))
-    for partition, fetched in zip(partitions, results, strict=True):
+    partitions = {}
+    for partition, fetched in zip(_session_partitions(call, positions), results, strict=True):
         partition.record_sent(fetched)
+        partitions[partition.key] = partition
     by_id = call.header.api_version >= _TOPIC_IDS
     return call.broker.fetch.sessions.open(partitions, by_id=by_id, now_ms=call.broker.clock.steady_ms())
+
+
+async def _open_long_session(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
+    """Open a session with many partitions, a slice of them in each turn, and answer."""
+    partitions = {}
+    answered = zip(_session_partitions(call, positions), results, strict=True)
+    async for partition, fetched in call.broker.slices.each(answered):
+        partition.record_sent(fetched)
+        partitions[partition.key] = partition
+    by_id = call.header.api_version >= _TOPIC_IDS
+    now_ms = call.broker.clock.steady_ms()
+    _answer_all(call, positions, results, call.broker.fetch.sessions.open(partitions, by_id=by_id, now_ms=now_ms))
 
 
 def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fetched]) -> None:
