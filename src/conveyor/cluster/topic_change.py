@@ -75,7 +75,7 @@ def check_more_partitions(
     if topic.delay_target is not None:
         raise RequestError(
             ErrorKind.INVALID_PARTITIONS,
-            f"topic '{topic.name}' has the partitions of its target: add partitions to '{topic.delay_target}'",
+            f"topic '{topic.name}' has the partitions of its target: add partitions to the target ({DELAY_TARGET})",
         )
     added = sum(count - len(grown.partitions) for grown in (topic, *image.companions(topic.name)))
     check_partition_count(image, added, settings, others)

@@ -141,7 +141,7 @@ def _existing_target(image: ClusterImage, request: TopicRequest) -> TopicImage:
     elif target is None:
         reason = "there is no such topic: create the target first"
     elif target.delay_target is not None:
-        reason = f"it is a delayed topic itself: use its target '{target.delay_target}'"
+        reason = f"it is a delayed topic itself: use its own target ({DELAY_TARGET})"
     else:
         return target
     raise RequestError(ErrorKind.INVALID_CONFIG, f"'{DELAY_TARGET}' of '{request.name}' is '{name}': {reason}")
@@ -285,7 +285,8 @@ def _check_collision(image: ClusterImage, name: str) -> None:
     unified = name.replace(".", "_")
     for other in image.topics:
         if other.replace(".", "_") == unified and not is_companion(other):
-            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' collides with existing topic '{other}'")
+            reason = f"topic '{name}' collides with an existing topic, whose name has '.' for '_' or '_' for '.'"
+            raise RequestError(ErrorKind.INVALID_TOPIC, reason)
 
 
 def _assigned(image: ClusterImage, request: TopicRequest) -> list[tuple[NodeId, ...]]:

@@ -24,6 +24,7 @@ from conveyor.cluster.controller.image_draft import MOST_BUNDLES
 from conveyor.cluster.image import (
     COMPANIONS,
     DELAY_STATE,
+    DELAY_TARGET,
     ClusterImage,
     TopicImage,
     companion,
@@ -155,10 +156,9 @@ def deleted_topic(image: ClusterImage, name: str, topic_id: TopicId) -> list[Cha
         raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' was deleted and created again")
     if topic.is_internal:
         raise owned_by_broker(name)
-    if delayed := image.delayed_topics.get(name):
-        raise RequestError(
-            ErrorKind.POLICY_VIOLATION, f"topic '{name}' is the target of a delayed topic: delete '{delayed[0]}' first"
-        )
+    if image.delayed_topics.get(name):
+        reason = f"topic '{name}' is the target of a delayed topic: delete the topics with {DELAY_TARGET}={name} first"
+        raise RequestError(ErrorKind.POLICY_VIOLATION, reason)
     companions = [companion_name for kind in COMPANIONS if (companion_name := companion(kind, name)) in image.topics]
     subscriptions = [item.name for item in image.subscriptions.values() if item.topic_id == topic.topic_id]
     schedules = [item.name for item in image.schedules.values() if item.topic_id == topic.topic_id]

@@ -112,7 +112,8 @@ def test_words_of_a_list_are_kept_without_blanks() -> None:
 def test_a_name_that_differs_in_dots_and_underscores_only_collides(there: str, name: str) -> None:
     error = refusal(with_topics(THREE, plan(name="other"), plan(name=there)), name=name)
     assert error.kind is ErrorKind.INVALID_TOPIC
-    assert error.message == f"topic '{name}' collides with existing topic '{there}'"
+    assert error.message.startswith(f"topic '{name}' collides with an existing topic, ")
+    assert there not in error.message
 
 
 def test_a_topic_that_is_there_exists_rather_than_collides() -> None:
@@ -185,7 +186,7 @@ def test_delayed_topic_is_where_its_target_is(partitions: int, factor: int) -> N
     [
         ({"delay.target": "none"}, "there is no such topic: create the target first"),
         ({"delay.target": "t"}, "a topic cannot be its own target"),
-        ({"delay.target": "delayed"}, "it is a delayed topic itself: use its target 'target'"),
+        ({"delay.target": "delayed"}, "it is a delayed topic itself: use its own target (delay.target)"),
         ({"delay.target": OFFSETS_TOPIC}, "the broker's own topics are neither delayed topics nor their targets"),
         ({"delay.target": "__delay_state.delayed"}, "the broker's own topics are neither"),
         ({"delay.target": "target", "cleanup.policy": "compact"}, "'cleanup.policy' of 't' is delete"),

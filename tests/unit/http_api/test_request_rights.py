@@ -69,6 +69,28 @@ async def test_path_with_the_wrong_topic_says_nothing_of_it(door: GuardedDoor) -
     assert (await door.ask("alice", "GET", "/topics/wrong/subscriptions/billing")).kind == "404 unknown_topic"
 
 
+async def test_refusals_name_the_topic_of_a_subscription_only_to_those_who_may_describe_it(door: GuardedDoor) -> None:
+    await door.allow("alice", "read group billing", "read topic mails")
+
+    async def refusals() -> list[Any]:
+        created = await door.ask("alice", "POST", "/topics/mails/subscriptions", {"name": "billing"})
+        found = await door.ask("alice", "GET", "/topics/mails/subscriptions/billing")
+        assert [created.kind, found.kind] == ["409 subscription_already_exists", "404 unknown_subscription"]
+        return [answer.document["detail"] for answer in (created, found)]
+
+    assert not any("orders" in refusal for refusal in await refusals())
+    await door.allow("alice", "describe topic orders")
+    assert all("it belongs to topic 'orders'" in refusal for refusal in await refusals())
+
+
+async def test_name_of_another_users_schedule_shows_no_topic(door: GuardedDoor) -> None:
+    await door.allow("alice", "write topic mails")
+    body = {"name": "nightly", "topic": "mails", "cron": "0 2 * * *"}
+    refused = await door.ask("alice", "POST", "/schedules", body)
+    assert refused.kind == "409 schedule_already_exists"
+    assert "orders" not in refused.document["detail"]
+
+
 @pytest.mark.parametrize("target", ["/topics/%6Frders/messages", "/topics/orders/messages"])
 async def test_names_are_compared_as_they_are_meant(door: GuardedDoor, target: str) -> None:
     await door.allow("alice", "write topic %6Frders", "write topic ORDERS", "write topic orders2")

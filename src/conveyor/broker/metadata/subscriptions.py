@@ -12,7 +12,7 @@ from uuid import UUID
 
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import SubscriptionPut, SubscriptionRemoved
-from conveyor.cluster.image import ClusterImage, TopicImage, changed_keys
+from conveyor.cluster.image import DELAY_TARGET, ClusterImage, TopicImage, changed_keys
 from conveyor.cluster.topic_decisions import existing_user_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
@@ -117,7 +117,7 @@ class Subscriptions:
             self._refuse_second(image, topic, name)
             found = existing_user_topic(image, topic)
             if found.delay_target is not None:
-                reason = f"topic '{topic}' is a delayed topic: subscribe to its target '{found.delay_target}'"
+                reason = f"topic '{topic}' is a delayed topic: subscribe to its target ({DELAY_TARGET})"
                 raise RequestError(ErrorKind.INVALID_SUBSCRIPTION, reason)
             self.check_new(found, name)
             subscription = Subscription(
@@ -203,10 +203,10 @@ class Subscriptions:
         other = self._by_name.get(name) if name in image.subscriptions else None
         if other is None:
             return
-        where = f"on this topic, '{topic}'" if other.topic == topic else f"on topic '{other.topic}', not on '{topic}'"
+        where = f"on this topic, '{topic}'" if other.topic == topic else f"on another topic than '{topic}'"
         raise RequestError(
             ErrorKind.SUBSCRIPTION_ALREADY_EXISTS,
-            f"subscription '{name}' exists already {where}: names are unique in the broker, choose another",
+            f"subscription '{name}' exists already {where}: names are unique in the cluster, choose another",
         )
 
 

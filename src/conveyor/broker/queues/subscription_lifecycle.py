@@ -48,7 +48,7 @@ class SubscriptionLifecycle:
         self, caller: Caller, topic: str, name: str, start: StartPosition, document: Mapping[str, object]
     ) -> Subscription:
         """Create a subscription. Once this returns, it receives every message from its start position on: also if it
-        exists already (SUBSCRIPTION_ALREADY_EXISTS). If a partition cannot be reached it stays, because others may use
+        exists already on this topic (SUBSCRIPTION_ALREADY_EXISTS). If a partition cannot be reached it stays, because others may use
         it by then; the partition begins it later.
         """
         _check_filter(document)
@@ -60,8 +60,10 @@ class SubscriptionLifecycle:
         try:
             subscription = await self._subscriptions.add(topic, name, start, document, default)
         except RequestError as error:
-            if error.kind is ErrorKind.SUBSCRIPTION_ALREADY_EXISTS:  # Another creation may be in progress.
-                await self._begin(caller, self._subscriptions.existing(name))
+            if error.kind is ErrorKind.SUBSCRIPTION_ALREADY_EXISTS:
+                existing = self._subscriptions.existing(name)
+                if existing.topic == topic:  # Another creation may be in progress.
+                    await self._begin(caller, existing)
             raise
         await self._begin(caller, subscription)
         return subscription

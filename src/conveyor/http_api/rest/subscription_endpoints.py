@@ -149,7 +149,14 @@ async def create_subscription(call: HttpCall[NoQuery, NewSubscription]) -> Subsc
     """Create a subscription on a topic. Subscription names are unique across the cluster."""
     body = call.body
     start = StartPosition() if body.start is None else body.start.start
-    made = await call.broker.queues.lifecycle.create(call.caller, call.names["topic"], body.name, start, _policy(body))
+    topic = call.names["topic"]
+    try:
+        made = await call.broker.queues.lifecycle.create(call.caller, topic, body.name, start, _policy(body))
+    except RequestError as error:
+        if error.kind is not ErrorKind.SUBSCRIPTION_ALREADY_EXISTS:
+            raise
+        other = call.broker.cluster.subscriptions.existing(body.name).topic
+        raise RequestError(error.kind, f"{error.message}{_belongs_to(call, other, topic)}") from error
     return show_subscription(made)
 
 
@@ -232,9 +239,15 @@ def subscription_of(call: HttpCall[Any, Any]) -> Subscription:
             call.broker.topics.existing(topic)
         raise RequestError(
             ErrorKind.UNKNOWN_SUBSCRIPTION,
-            f"topic '{topic}' has no subscription '{subscription.name}': it belongs to topic '{subscription.topic}'",
+            f"topic '{topic}' has no subscription '{subscription.name}'{_belongs_to(call, subscription.topic, topic)}",
         )
     return subscription
+
+
+def _belongs_to(call: HttpCall[Any, Any], topic: str, asked_topic: str) -> str:
+    """Return the end of a refusal: the topic of a subscription, if it is another one that the client may describe."""
+    is_shown = topic != asked_topic and call.may(DESCRIBE, ResourceType.TOPIC, topic)
+    return f": it belongs to topic '{topic}'" if is_shown else ""
 
 
 def show_subscription(subscription: Subscription) -> SubscriptionDocument:

@@ -88,7 +88,7 @@ async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: St
 async def test_topics_whose_names_collide_are_loaded(storage: Storage) -> None:
     async with running_parts(storage=storage) as first:
         made = await first.topics.create(CALLER, TopicRequest(name="col.a"))
-        with pytest.raises(RequestError, match=r"collides with existing topic 'col\.a'"):
+        with pytest.raises(RequestError, match="'col_a' collides with an existing topic"):
             await first.topics.create(CALLER, TopicRequest(name="col_a"))
         again = replace(made, name="col_a", topic_id=TopicId(uuid4()))
         await first.metadata.propose(lambda _: [topic_put(again)])
