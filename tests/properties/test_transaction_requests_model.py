@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.transactions.request_answers import AnsweredBefore
-from conveyor.transactions.stored_answer import NewAnswer, StoredAnswer
+from conveyor.transactions.stored_answer import AnswerKey, NewAnswer, StoredAnswer
 from conveyor.transactions.transaction_commands import FindAnswer, MarkerAnswer
 from conveyor.transactions.transaction_replies import (
     AnswerFound,
@@ -86,7 +86,7 @@ class RequestModel(RuleBasedStateMachine):
     @rule(request_id=request_ids, body=bodies, transactional_id=producers)
     def begin(self, request_id: str, body: bytes, transactional_id: str) -> None:
         """A client sends a request for the first time, or again. Only the first one with an answer is not run."""
-        reply = self.coordinator.ask(FindAnswer(request_id=request_id))
+        reply = self.coordinator.ask(FindAnswer(key=AnswerKey(request_id), digest=body))
         assert isinstance(reply, AnswerFound), reply
         if reply.answer is not None:
             return self.check_answer(request_id, reply.answer)
@@ -120,7 +120,7 @@ class RequestModel(RuleBasedStateMachine):
         if not self.runs:
             return
         run = self.runs[number % len(self.runs)]
-        answer = NewAnswer(request_id=run.request_id, digest=run.body, content=b"%d" % run.number)
+        answer = NewAnswer(key=AnswerKey(run.request_id), digest=run.body, content=b"%d" % run.number)
         reply = self.coordinator.end(run.producer, transactional_id=run.transactional_id, answer=answer)
         if isinstance(reply, TransactionEnded):
             if run.number not in self.committed:

@@ -85,7 +85,7 @@ class GroupMachine:
         self._change = ProtocolChange(settings, self._classic, self._consumers)
         self._classic_in_consumers = ClassicInConsumers(self._consumers)
         self._administration = Administration(self._classic, self._consumers, self._offsets)
-        self._deadlines = Deadlines()
+        self._deadlines: Deadlines[str] = Deadlines()
         self._silences = Silences()
         self._deleted_topics = DeletedTopics()
         self._changed: set[str] = set()

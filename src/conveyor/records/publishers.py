@@ -27,6 +27,11 @@ def publisher_of(caller: Caller) -> bytes | None:
     return b"" if principal == ANONYMOUS else str(principal).encode()
 
 
+def owner_of(caller: Caller) -> str:
+    """Return the user whom something belongs to that a caller makes, as `User:alice`; empty without a login."""
+    return (publisher_of(caller) or b"").decode()
+
+
 def has_publisher(headers: Iterable[Header]) -> bool:
     return any(name == PUBLISHER for name, _ in headers)
 

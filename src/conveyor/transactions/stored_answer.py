@@ -1,11 +1,14 @@
 """The answer to a request that ran in a transaction, and its record in `__transaction_state`.
 
-    key 17238  request id (string)
+    key 17238  request id (string), owner (string; left out if empty)
     value 0    digest of the request (sized), answered at ms int64, content (sized)
 
 A null value deletes the answer. The version of the key is Conveyor's own: Kafka's coordinator and tools skip keys of
-versions that they do not know.
+versions that they do not know. An earlier version of Conveyor reads no owner: it takes the key for that of the id
+alone, and finds the answer for any client.
 """
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,13 +20,22 @@ _KEY_VERSION = 0x4356
 _VERSION = 0
 
 
+class AnswerKey(NamedTuple):
+    """The id that a client has chosen for a request, and who it is. owner: a user, as `User:alice`; empty for a client
+    without a login, and in the answers of earlier versions.
+    """
+
+    request_id: str
+    owner: str = ""
+
+
 class NewAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to keep if the transaction of a request commits.
 
     digest: of the request, which tells two requests with one id apart. content: opaque to the coordinator.
     """
 
-    request_id: str
+    key: AnswerKey
     digest: bytes
     content: bytes
 
@@ -36,19 +48,23 @@ class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     answered_ms: int
 
 
-def answer_record(request_id: str, answer: StoredAnswer | None) -> LogRecord:
+def answer_record(key: AnswerKey, answer: StoredAnswer | None) -> LogRecord:
     """Return the record of a kept answer, or its tombstone."""
-    key = FieldWriter().int16(_KEY_VERSION).string(request_id).done()
+    named = FieldWriter().int16(_KEY_VERSION).string(key.request_id)
+    encoded = (named.string(key.owner) if key.owner else named).done()
     if answer is None:
-        return LogRecord(key, None)
+        return LogRecord(encoded, None)
     out = FieldWriter().int16(_VERSION).sized(answer.digest).int64(answer.answered_ms).sized(answer.content)
-    return LogRecord(key, out.done())
+    return LogRecord(encoded, out.done())
 
 
-def decode_request_id(key: bytes) -> str | None:
-    """Return the request id of a key, or None if the key is not that of an answer. Raises StorageFailure."""
+def decode_answer_key(key: bytes) -> AnswerKey | None:
+    """Return the key of a record, or None if the record is no answer. Raises StorageFailure."""
     reader = FieldReader(key)
-    return reader.text() if reader.int16() == _KEY_VERSION else None
+    if reader.int16() != _KEY_VERSION:
+        return None
+    request_id = reader.text()
+    return AnswerKey(request_id, reader.text() if reader.position < len(key) else "")
 
 
 def decode_answer(value: bytes) -> StoredAnswer:

@@ -12,7 +12,7 @@ import msgspec
 from conveyor.kernel.access.caller import NO_CONNECTION
 from conveyor.kernel.ids import ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.state_machine import Command
-from conveyor.transactions.stored_answer import NewAnswer
+from conveyor.transactions.stored_answer import AnswerKey, NewAnswer
 from conveyor.transactions.transaction_replies import (
     AnswerFound,
     ListedTransactions,
@@ -106,9 +106,13 @@ class ListTransactions(TransactionCommand[ListedTransactions], frozen=True, kw_o
 
 
 class FindAnswer(TransactionCommand[AnswerFound], frozen=True, kw_only=True):
-    """Find the answer to an earlier request with this id. Refused if there is none and a new one could not be kept."""
+    """Find the answer to an earlier request. Refused if there is none and a new one could not be kept.
 
-    request_id: str
+    digest: see `NewAnswer`.
+    """
+
+    key: AnswerKey
+    digest: bytes
 
 
 class AwaitMarkers(TransactionCommand[MarkersToSend], frozen=True, kw_only=True):

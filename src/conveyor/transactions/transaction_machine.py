@@ -17,7 +17,7 @@ from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 from conveyor.transactions import transitions
 from conveyor.transactions.missing_markers import MissingMarkers
 from conveyor.transactions.request_answers import RequestAnswers
-from conveyor.transactions.stored_answer import decode_answer, decode_request_id
+from conveyor.transactions.stored_answer import decode_answer, decode_answer_key
 from conveyor.transactions.transaction_commands import (
     AddPartitions,
     AwaitMarkers,
@@ -80,10 +80,10 @@ class TransactionMachine:
         transactional_id = decode_transactional_id(key)
         if transactional_id is not None:
             return self._apply_value(transactional_id, record)
-        request_id = decode_request_id(key)
-        if request_id is not None:
+        answer_key = decode_answer_key(key)
+        if answer_key is not None:
             answer = None if record.value is None else decode_answer(record.value)
-            self.answers.apply(request_id, answer, is_loaded=self._is_loaded)
+            self.answers.apply(answer_key, answer, is_loaded=self._is_loaded)
 
     def _apply_value(self, transactional_id: str, record: LogRecord) -> None:
         value = None if record.value is None else decode_transaction(record.value)
@@ -137,7 +137,7 @@ class TransactionMachine:
             case ListTransactions():
                 decision.reply(token, self._list(command, now_ms))
             case FindAnswer():
-                return self._find_answer(command.request_id, token)
+                return self._find_answer(command, token)
             case OneTransactionCommand():
                 decision.reply(token, self._reply(command, now_ms, decision))
                 self._markers.hand_out(decision)
@@ -245,19 +245,19 @@ class TransactionMachine:
             if command.answer is not None and command.commit:
                 decision.records.append(self.answers.keep(command.answer, now_ms))
             self._decide(command.transactional_id, ended, now_ms, decision)
-        elif command.answer is not None and command.commit and self.answers.find(command.answer.request_id) is None:
+        elif command.answer is not None and command.commit and command.answer.key not in self.answers:
             reason = "the transaction was committed by somebody else, without its answer"
             raise RequestError(ErrorKind.INVALID_TXN_STATE, reason)
         self._heard(command.transactional_id, command.connection)
         return TransactionEnded(producer=client_identity(ended))
 
-    def _find_answer(self, request_id: str, token: Token) -> Outcome:
+    def _find_answer(self, command: FindAnswer, token: Token) -> Outcome:
         """The reply for an id without an answer is immediate: its commit looks again."""
-        answer = self.answers.find(request_id)
+        answer = self.answers.find(command.key, command.digest)
         reply: AnswerFound | RequestError = AnswerFound(answer=answer)
         if answer is None:
             try:
-                self.answers.check_new(request_id)
+                self.answers.check_new(command.key)
             except RequestError as error:
                 reply = error.detached()
         return Outcome(replies=(Reply(token, reply),), at_once=answer is None)

@@ -16,7 +16,7 @@ class TransactionTimers:
 
     def __init__(self, id_expiration_ms: int) -> None:
         self._id_expiration_ms = id_expiration_ms
-        self._deadlines = Deadlines()
+        self._deadlines: Deadlines[str] = Deadlines()
         self._timeouts: dict[str, int] = {}
 
     def loaded(self, values: Mapping[str, TransactionValue], now_ms: int) -> None:

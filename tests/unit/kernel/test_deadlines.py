@@ -8,7 +8,7 @@ _WEEK_MS = 604_800_000
 
 
 def test_key_falls_due_at_the_earliest_deadline_alone() -> None:
-    deadlines = Deadlines()
+    deadlines: Deadlines[str] = Deadlines()
     for deadline_ms in (30, 10, 20):
         deadlines.put("a", deadline_ms)
     assert deadlines.next_ms() == 10
@@ -16,7 +16,7 @@ def test_key_falls_due_at_the_earliest_deadline_alone() -> None:
 
 
 def test_deadlines_that_count_no_more_take_no_memory() -> None:
-    deadlines = Deadlines()
+    deadlines: Deadlines[str] = Deadlines()
     deadlines.put("idle", 5)
     tracemalloc.start()
     for now_ms in range(20_000, 30_000):
@@ -29,7 +29,7 @@ def test_deadlines_that_count_no_more_take_no_memory() -> None:
 
 
 def test_removal_of_unused_entries_keeps_the_deadlines() -> None:
-    deadlines = Deadlines()
+    deadlines: Deadlines[str] = Deadlines()
     for now_ms in range(5_000):
         deadlines.put("a", now_ms + _WEEK_MS)
         deadlines.put("a", now_ms)

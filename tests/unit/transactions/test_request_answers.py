@@ -8,11 +8,12 @@ from conveyor.kernel.errors import ErrorKind, StorageFailure
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.transactions.request_answers import LONGEST_CONTENT_BYTES, LONGEST_ID_BYTES, AnsweredBefore
 from conveyor.transactions.stored_answer import (
+    AnswerKey,
     NewAnswer,
     StoredAnswer,
     answer_record,
     decode_answer,
-    decode_request_id,
+    decode_answer_key,
 )
 from conveyor.transactions.transaction_commands import FindAnswer
 from conveyor.transactions.transaction_log import decode_transactional_id, transaction_record
@@ -28,8 +29,8 @@ def coordinator() -> TransactionCoordinator:
     return TransactionCoordinator(answer_retention_ms=RETENTION_MS)
 
 
-def answer(request_id: str = REQUEST, content: bytes = b"[]") -> NewAnswer:
-    return NewAnswer(request_id=request_id, digest=b"digest", content=content)
+def answer(request_id: str = REQUEST, content: bytes = b"[]", owner: str = "") -> NewAnswer:
+    return NewAnswer(key=AnswerKey(request_id, owner), digest=b"digest", content=content)
 
 
 def begun(coordinator: TransactionCoordinator) -> ProducerIdentity:
@@ -44,8 +45,10 @@ def commit(coordinator: TransactionCoordinator, kept: NewAnswer) -> None:
     coordinator.write_markers()
 
 
-def found(coordinator: TransactionCoordinator, request_id: str = REQUEST) -> Any:
-    reply = coordinator.ask(FindAnswer(request_id=request_id))
+def found(
+    coordinator: TransactionCoordinator, request_id: str = REQUEST, owner: str = "", digest: bytes = b"digest"
+) -> Any:
+    reply = coordinator.ask(FindAnswer(key=AnswerKey(request_id, owner), digest=digest))
     return getattr(reply, "answer", reply)
 
 
@@ -165,13 +168,46 @@ def test_many_answers_expire_in_parts() -> None:
 
 def test_records_of_answers_are_no_records_of_transactional_ids() -> None:
     stored = StoredAnswer(digest=b"d", content=b"c", answered_ms=7)
-    record = answer_record("ä", stored)
+    record = answer_record(AnswerKey("ä"), stored)
     assert record.key == b"\x43\x56\x00\x02\xc3\xa4"
     assert record.value is not None
-    assert decode_request_id(record.key) == "ä"
+    assert decode_answer_key(record.key) == AnswerKey("ä")
     assert decode_answer(record.value) == stored
     assert decode_transactional_id(record.key) is None
-    assert decode_request_id(transaction_record(ID, None).key or b"") is None
-    assert answer_record("ä", None).value is None
+    assert decode_answer_key(transaction_record(ID, None).key or b"") is None
+    assert answer_record(AnswerKey("ä"), None).value is None
     with pytest.raises(StorageFailure):
         decode_answer(b"\x00\x01" + record.value[2:])
+
+
+def test_each_user_has_ids_of_its_own(coordinator: TransactionCoordinator) -> None:
+    users = "", "User:alice", "User:bob"
+    for user in users[1:]:
+        commit(coordinator, answer(content=user.encode(), owner=user))
+    assert found(coordinator) is None
+    commit(coordinator, answer())
+    coordinator.fail_over()
+    contents = [found(coordinator, owner=user).content for user in users]
+    assert contents == [b"[]", b"User:alice", b"User:bob"]
+    refused = coordinator.end(begun(coordinator), answer=answer(owner="User:bob"))
+    assert isinstance(refused, AnsweredBefore)
+    coordinator.advance(RETENTION_MS)
+    assert [found(coordinator, owner=user) for user in users] == [None] * 3
+    assert coordinator.machine.answers.size_bytes == 0
+
+
+def test_answer_of_an_earlier_version_is_found_by_its_user(coordinator: TransactionCoordinator) -> None:
+    """Nothing tells whose it is, so it counts for the same request only."""
+    commit(coordinator, answer())
+    assert found(coordinator, owner="User:alice").content == b"[]"
+    assert found(coordinator, owner="User:alice", digest=b"other") is None
+    commit(coordinator, answer(content=b"other", owner="User:alice"))
+    assert found(coordinator, owner="User:alice").content == b"other"
+
+
+def test_record_of_a_users_answer_begins_as_that_of_the_id_alone() -> None:
+    """Earlier versions read no more of the key, and find the answer."""
+    key = AnswerKey("x", "User:alice")
+    alone, owned = (answer_record(each, None).key or b"" for each in (AnswerKey("x"), key))
+    assert owned == alone + b"\x00\x0aUser:alice"
+    assert decode_answer_key(owned) == key

@@ -48,8 +48,8 @@ class SubscriptionLifecycle:
         self, caller: Caller, topic: str, name: str, start: StartPosition, document: Mapping[str, object]
     ) -> Subscription:
         """Create a subscription. Once this returns, it receives every message from its start position on: also if it
-        exists already on this topic (SUBSCRIPTION_ALREADY_EXISTS). If a partition cannot be reached it stays, because others may use
-        it by then; the partition begins it later.
+        exists already on this topic (SUBSCRIPTION_ALREADY_EXISTS). If a partition cannot be reached it stays, because
+        others may use it by then; the partition begins it later.
         """
         _check_filter(document)
         image = self._topics.existing(topic)

@@ -43,7 +43,7 @@ from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.subscription.policy import RetryPolicy, StartPosition
 from conveyor.records.message_attributes import DEDUP_ID, PUBLISHER, last_header
-from conveyor.records.publishers import publisher_of
+from conveyor.records.publishers import owner_of
 from conveyor.records.record import Header
 from conveyor.schedules.definition import Schedule, check_schedule
 from conveyor.schedules.firings import Firings
@@ -133,7 +133,7 @@ class Schedules:
         The caller is its owner. Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC,
         SCHEDULE_ALREADY_EXISTS.
         """
-        schedule = msgspec.structs.replace(schedule, owner=_owner(caller))
+        schedule = msgspec.structs.replace(schedule, owner=owner_of(caller))
         firings = Firings(schedule, self._clock.now_ms(), is_sure=True)
 
         def decide(image: ClusterImage) -> list[SchedulePut]:
@@ -152,7 +152,7 @@ class Schedules:
 
         def decide(image: ClusterImage) -> list[SchedulePut]:
             before = _stored(image, name)
-            owner = before.schedule.owner if _PUBLISHED.isdisjoint(changes) else _owner(caller)
+            owner = before.schedule.owner if _PUBLISHED.isdisjoint(changes) else owner_of(caller)
             schedule = msgspec.structs.replace(before.schedule, **changes, owner=owner)
             return [_checked(image, before.changed(schedule, self._clock.now_ms()))]
 
@@ -284,10 +284,6 @@ class Schedules:
 
     def _is_active(self, active: _Active) -> bool:
         return self._active.get(active.schedule.name) is active
-
-
-def _owner(caller: Caller) -> str:
-    return (publisher_of(caller) or b"").decode()
 
 
 def _stored(image: ClusterImage, name: str) -> Firings:

@@ -8,6 +8,9 @@
 That leader coordinates the transaction, too, so the commit and the answer are one append. A second run of the same id
 finds the answer, whichever broker was asked, or its commit is refused. A request without an id is run by any
 coordinator and leaves no answer. A run goes on if the broker that forwarded the request no longer waits.
+
+Each user has ids of its own. Brokers send an id as the client has chosen it, so those of earlier versions find the same
+coordinator, which takes the user from the caller.
 """
 
 import asyncio
@@ -37,8 +40,9 @@ from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, InconsistentState, NotLeader, RequestError
+from conveyor.records.publishers import owner_of
 from conveyor.transactions.request_answers import AnsweredBefore
-from conveyor.transactions.stored_answer import StoredAnswer
+from conveyor.transactions.stored_answer import AnswerKey, StoredAnswer
 from conveyor.transactions.transaction_commands import FindAnswer
 
 _CALL_TIMEOUT_MS = 60_000
@@ -48,10 +52,10 @@ _SHARE_OF_PRODUCERS = 10
 
 
 class _Term(NamedTuple):
-    """The parts of a coordinator that requests use. running: the ids of the requests that it runs at the moment."""
+    """The parts of a coordinator that requests use. running: the requests with an id that it runs at the moment."""
 
     pool: ProducerPool
-    running: set[str]
+    running: set[AnswerKey]
 
 
 class TransactionRequests:
@@ -136,14 +140,15 @@ class TransactionRequests:
             coordinator = await self._transactions.coordinator(number)
         term = self._term(number, coordinator)
         if request.id is None:
-            return await self._runner.run(caller, coordinator, term.pool, request, digest)
-        with _only_run(term, request.id):
+            return await self._runner.run(caller, coordinator, term.pool, request, None, digest)
+        key = AnswerKey(request.id, owner_of(caller))
+        with _only_run(term, key):
             with not_executed():
-                found = (await coordinator.ask(FindAnswer(request_id=request.id))).answer
+                found = (await coordinator.ask(FindAnswer(key=key, digest=digest))).answer
             if found is not None:
                 return _repeated(found, digest)
             try:
-                return await self._runner.run(caller, coordinator, term.pool, request, digest)
+                return await self._runner.run(caller, coordinator, term.pool, request, key, digest)
             except AnsweredBefore as before:
                 return _repeated(before.answer, digest)
 
@@ -160,16 +165,16 @@ class TransactionRequests:
 
 
 @contextmanager
-def _only_run(term: _Term, request_id: str) -> Iterator[None]:
+def _only_run(term: _Term, key: AnswerKey) -> Iterator[None]:
     """Let no other run of the request begin meanwhile. Raises RequestError (CONCURRENT_TRANSACTIONS)."""
-    if request_id in term.running:
+    if key in term.running:
         reason = "a request with this id is being executed: repeat it later for its answer"
         raise RequestError(ErrorKind.CONCURRENT_TRANSACTIONS, reason)
-    term.running.add(request_id)
+    term.running.add(key)
     try:
         yield
     finally:
-        term.running.discard(request_id)
+        term.running.discard(key)
 
 
 def _repeated(answer: StoredAnswer, digest: bytes) -> list[PublishedMessage]:

@@ -30,7 +30,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.transactions.request_answers import AnsweredBefore
-from conveyor.transactions.stored_answer import NewAnswer
+from conveyor.transactions.stored_answer import AnswerKey, NewAnswer
 from conveyor.transactions.transaction_commands import EndTransaction, InitializeProducer
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
 
@@ -99,9 +99,11 @@ class TransactionRunner:
         coordinator: TransactionCoordinator,
         pool: ProducerPool,
         request: TransactionRequest,
+        key: AnswerKey | None,
         digest: bytes,
     ) -> list[PublishedMessage]:
-        """Return the places of the messages, once everything is committed. digest: see `NewAnswer`.
+        """Return the places of the messages, once everything is committed. key: of the answer to keep. digest: see
+        `NewAnswer`.
 
         Raises AnsweredBefore if another run of the request has committed; RequestError: TRANSACTION_OUTCOME_UNKNOWN;
         NotLeader only if the run has not begun; after all others nothing was published or acknowledged.
@@ -119,9 +121,9 @@ class TransactionRunner:
                 await self._abort(run)
                 raise
             answer = None
-            if request.id is not None:
+            if key is not None:
                 content = encode_published(published)
-                answer = NewAnswer(request_id=request.id, digest=digest, content=content)
+                answer = NewAnswer(key=key, digest=digest, content=content)
             await self._commit(run, answer)
         finally:
             pool.give_back(producer)

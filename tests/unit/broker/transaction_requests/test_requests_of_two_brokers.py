@@ -13,7 +13,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import ListTransactions
-from tests.callers import CALLER, answer_of
+from tests.callers import ALICE, BOB, CALLER, answer_of
 from tests.unit.broker.markers.producers import is_stable, until
 from tests.unit.broker.two_brokers import ONE, TwoBrokers, two_brokers
 
@@ -72,6 +72,13 @@ async def test_each_broker_is_asked_for_the_same_request(brokers: TwoBrokers) ->
     other = REQUEST._replace(messages=REQUEST.messages[:1])
     for broker in (brokers.one, brokers.two):
         assert (await refusal(brokers, execute(broker, other))).kind is ErrorKind.TRANSACTION_ID_REUSED
+
+
+async def test_id_belongs_to_a_user_whichever_broker_is_asked(brokers: TwoBrokers) -> None:
+    asked = [(broker, caller) for caller in (ALICE, BOB) for broker in (brokers.two, brokers.one)]
+    answers = [await broker.transaction_requests.execute(caller, REQUEST) for broker, caller in asked]
+    assert answers[0] == answers[1] != answers[2] == answers[3]
+    assert await values(brokers) == [b"0", b"0", b"1", b"1"]
 
 
 async def test_request_without_an_id_needs_a_coordinator_too(brokers: TwoBrokers) -> None:

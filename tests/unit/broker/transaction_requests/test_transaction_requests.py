@@ -21,7 +21,7 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import InitializeProducer, ListTransactions
 from conveyor.transactions.transaction_value import TransactionState
-from tests.callers import CALLER, answer_of
+from tests.callers import ALICE, BOB, CALLER, answer_of
 from tests.unit.broker.markers.producers import is_stable, until
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.publishing import message
@@ -201,6 +201,19 @@ async def test_id_of_another_request_is_refused(broker: BrokerNode) -> None:
     for other in (request_of(message(b"b"), request_id="x"), request_of(message(b"a"), topic="u", request_id="x")):
         assert (await refusal(broker, other)).kind is ErrorKind.TRANSACTION_ID_REUSED
     assert await values(broker) == [b"a"]
+
+
+async def test_users_do_not_meet_in_an_id(broker: BrokerNode) -> None:
+    """Nobody learns that another user has an id, or takes it from that user."""
+    callers = CALLER, ALICE, BOB
+    requests = [request_of(message(str(number).encode()), request_id="x") for number in range(3)]
+    pairs = list(zip(callers, requests, strict=True))
+    first = await asyncio.gather(*(broker.transaction_requests.execute(*pair) for pair in pairs))
+    assert [await broker.transaction_requests.execute(*pair) for pair in pairs] == first
+    assert await values(broker) == [b"0", b"1", b"2"]
+    with pytest.raises(RequestError) as refused:
+        await broker.transaction_requests.execute(BOB, requests[1])
+    assert refused.value.kind is ErrorKind.TRANSACTION_ID_REUSED
 
 
 async def test_request_runs_once_at_a_time(broker: BrokerNode) -> None:
