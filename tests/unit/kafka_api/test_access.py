@@ -26,12 +26,13 @@ from conveyor.records.record import encode_batch
 from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.requests import CREATE_TOPICS, FETCH, METADATA, PRODUCE, fetch, request, response
+from tests.unit.kafka_api.requests import CREATE_TOPICS, FETCH, JOIN_GROUP, METADATA, PRODUCE, fetch, request, response
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID,
 )  # fmt: skip
-COMMIT, FETCH_OFFSETS, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_TOPICS, ADD_PARTITIONS = 8, 9, 15, 16, 20, 24
+COMMIT, FETCH_OFFSETS, SYNC_GROUP, DESCRIBE_GROUPS, LIST_GROUPS = 8, 9, 14, 15, 16
+DELETE_TOPICS, ADD_PARTITIONS = 20, 24
 DESCRIBE_CLUSTER, CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 60, 68, 69, 75
 LARGE_BATCH = encode_batch([(NOW_MS, None, bytes(2_000), [])])
 REFUSED, MISSING = ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_or_partition
@@ -125,6 +126,41 @@ async def test_a_right_that_goes_while_a_fetch_waits_ends_it(broker: BrokerNode,
     await client_of(broker, "root").ask(PRODUCE, 9, **produced("open"))
     [topic] = response(FETCH, 4, await alice.answers.get()).responses
     assert (topic.partitions[0].error_code, topic.partitions[0].records) == (REFUSED, b"")
+
+
+@pytest.mark.parametrize("last", [JOIN_GROUP, SYNC_GROUP])
+async def test_a_right_that_goes_while_a_member_waits_ends_it(
+    broker: BrokerNode, alice: MemoryClient, last: int
+) -> None:
+    """The member of a group waits for its leader, who may take minutes."""
+    await allow(broker, GROUP, "open", READ)
+    root = client_of(broker, "root")
+    joining: dict[str, Any] = {
+        "group_id": "open",
+        "session_timeout": 600_000,
+        "rebalance_timeout": 600_000,
+        "group_instance_id": None,
+    }
+    joining |= {"protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
+    syncing: dict[str, Any] = {"group_id": "open", "group_instance_id": None}
+    leader = {"member_id": (await root.ask(JOIN_GROUP, 5, member_id="", **joining)).member_id}
+    first = {"generation_id": (await root.ask(JOIN_GROUP, 5, **leader, **joining)).generation_id}
+    await root.ask(SYNC_GROUP, 3, assignments=[], **leader, **first, **syncing)
+    member = {"member_id": (await alice.ask(JOIN_GROUP, 5, member_id="", **joining)).member_id}
+    alice.send(request(JOIN_GROUP, 5, **member, **joining))
+    if last == SYNC_GROUP:
+        second = {"generation_id": (await root.ask(JOIN_GROUP, 5, **leader, **joining)).generation_id}
+        assert response(JOIN_GROUP, 5, await alice.answers.get()).error_code is ErrorCode.none
+        alice.send(request(SYNC_GROUP, 3, assignments=[], **member, **second, **syncing))
+        await disallow(broker)
+        assigned = [member | {"assignment": b"secret"}]
+        await root.ask(SYNC_GROUP, 3, assignments=assigned, **leader, **second, **syncing)
+    else:
+        await disallow(broker)
+        await root.ask(JOIN_GROUP, 5, **leader, **joining)
+    answer = response(last, {JOIN_GROUP: 5, SYNC_GROUP: 3}[last], await alice.answers.get())
+    assert answer.error_code is ErrorCode.group_authorization_failed
+    assert not (answer.members if last == JOIN_GROUP else answer.assignment)
 
 
 async def test_a_fetch_session_looks_again_at_the_rights_on_all_its_topics(

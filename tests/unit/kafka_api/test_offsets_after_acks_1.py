@@ -7,14 +7,18 @@ import pytest
 
 from conveyor.broker.partitions.own_writes import COMMIT_TIMEOUT_MS
 from conveyor.broker.produce.publisher import ACKS_LEADER
+from conveyor.cluster.acls import AclFilter
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.acl import ANY, Acl, AclOperation, PatternType, Permission, ResourceType
+from tests.callers import CALLER
 from tests.unit.broker.held_disk import HeldDisk
-from tests.unit.broker.parts import NOW_MS, Storage, publish
+from tests.unit.broker.parts import NOW_MS, Storage, publish, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import FETCH, LIST_OFFSETS, fetch, request, response
 
 DELETE_RECORDS = 21
 LATEST, EARLIEST, NEWEST = -1, -2, -3
-TIMED_OUT = 7
+TIMED_OUT, NO_RIGHT = 7, 29
 
 
 @pytest.fixture
@@ -66,6 +70,25 @@ async def test_newest_offsets_wait_for_the_commit(
     assert behind.answers.empty()
     disk.release()
     assert await found(behind, version) == (0, offset)
+
+
+async def test_right_that_goes_while_offsets_wait_ends_it(storage: Storage, disk: HeldDisk) -> None:
+    async with running_parts({"access.enabled": True}, storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        right = Acl(
+            ResourceType.TOPIC, "t", PatternType.LITERAL, "User:ANONYMOUS", ANY, AclOperation.DESCRIBE, Permission.ALLOW
+        )
+        await broker.clients.access.add(CALLER, [right])
+        client = MemoryClient(broker)
+        disk.hold_syncs()
+        await publish(broker, ("t", 0), acks=ACKS_LEADER)
+        client.send(list_offsets(11, LATEST))
+        await turns(client)
+        assert client.answers.empty()
+        await broker.clients.access.remove(CALLER, [AclFilter()])
+        disk.release()
+        [topic] = response(LIST_OFFSETS, 11, await client.answers.get()).topics
+        assert (topic.name, [partition.error_code for partition in topic.partitions]) == ("t", [NO_RIGHT])
 
 
 async def test_first_offset_waits_for_nothing(behind: MemoryClient) -> None:

@@ -3,7 +3,8 @@
     request --> the needs of its API --> a right on the whole is missing: answered here, and nothing has an effect
                                      --> on some items: the handler gets the others; the refused ones join its answer
                                      --> on all items: answered here
-    answer  --> without the resources that the client may not see
+    answer  --> without the resources that the client may not see; refused if it has waited for other clients, and the
+                rights have gone
 
 Source: KafkaApis and AuthHelper of Kafka 4.3.
 """
@@ -39,6 +40,9 @@ _REFUSED_AS_A_WHOLE = frozenset({68})
 """APIs whose requests are refused because of one of several names."""
 _ALL_OR_NONE = frozenset({24})
 """APIs that do nothing if an item is refused, and answer that for the others."""
+
+_WAITS_FOR_OTHERS = frozenset({11, 14, 68})
+"""APIs for members of groups: an answer may wait for minutes, and shows what other members have sent."""
 
 
 def guarded(api: ServedApi, handle: Handler) -> Handler:
@@ -119,7 +123,7 @@ class _Screening:
             return call.answer(refused_request(header.api_key, header.api_version, self._request, self._error))
         if self._refused and self._api.key in _ALL_OR_NONE:
             self._refuse_the_rest()
-        if self._refused or self._listed:
+        if self._refused or self._listed or self._api.key in _WAITS_FOR_OTHERS:
             call.amend = self
         paths = {refused.path for refused in self._refused}
         for path in paths:
@@ -242,14 +246,19 @@ class _Screening:
 
     def _amending(self, body: Body) -> Iterator[Body | None]:
         """Yield None after some items, and the amended answer at the end."""
+        key, version = self._call.header.api_key, self._call.header.api_version
         if self._access.rules is not self._rules:
+            if key in _WAITS_FOR_OTHERS:
+                yield from self.steps()
             for access in self._listed:
                 yield from self._look_at(access)
+            if self._error is not None:
+                yield refused_request(key, version, self._request, self._error)
+                return
         amended = dict(body)
         for access in self._listed:
             for dotted in access.listed_by:
                 amended = yield from self._visible(access, amended, dotted.split("."))
-        key, version = self._call.header.api_key, self._call.header.api_version
         for path, item, parents, error in self._refused:
             *outer, array = results_path(key, version, path)
             result = refused_item(key, version, self._request, path, item, error)

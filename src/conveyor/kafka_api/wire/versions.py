@@ -60,7 +60,7 @@ _ALTERS_CONFIGS: Needs = (
 _DECLARED: dict[int, tuple[int, Needs]] = {
     0: (13, (transactional_id(WRITE, "transactional_id"), topic(WRITE, "topic_data.name", "topic_data.topic_id"))),
     1: (18, (any_of(cluster(CLUSTER_ACTION, given=_IS_FOLLOWER), topic(READ, "topics.topic", "topics.topic_id")),)),
-    2: (11, (topic(DESCRIBE, "topics.name"),)),
+    2: (11, (topic(DESCRIBE, "topics.name", listed_by=("topics.name",)),)),
     3: (13, (
         topic(DESCRIBE, "topics.name", "topics.topic_id", listed_by=("topics.name", "topics.topic_id")),
         to_create("topics.name"),
