@@ -39,6 +39,7 @@ def serve(arguments: Sequence[str]) -> None:
     flags: dict[str, object] = dict(map(_split, options.set))
     own_flags = {name: getattr(options, name.partition(".")[2]) for name in FLAGS}
     flags |= {name: value for name, value in own_flags.items() if value is not None}
+    _check_no_password(str(flags.get("broker.metadata", "")))
     if options.kafka is not None:
         flags["network.kafka"] = ",".join(options.kafka)
     config = options.config or os.environ.get(FILE_VARIABLE)
@@ -174,6 +175,15 @@ def _split(text: str) -> tuple[str, str]:
     if not separator:
         raise SettingsError(f"--set {text}: expected NAME=VALUE, such as topics.segment_bytes=1048576")
     return name.strip(), value.strip()
+
+
+def _check_no_password(metadata: str) -> None:
+    """Raise SettingsError for the address of a ZooKeeper with a password, which is not repeated."""
+    if "@" in metadata.partition("://")[2].partition("/")[0]:
+        raise SettingsError(
+            "--metadata has a password, which other users of the machine can see: set broker.metadata in conveyor.toml,"
+            " or CONVEYOR_METADATA in the environment"
+        )
 
 
 def log_to_stderr(level: str, origin: str = "") -> None:

@@ -27,6 +27,11 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--workers", "0"], "setting 'broker.workers' is 0: it must be at least 1 processes"),
         (["--workers", "2", "--node-id", "2"], "--workers and --node-id 2 exclude each other: "),
         (["--workers", "2", "--metadata", "zookeeper://zk"], "--workers and --metadata exclude each other: "),
+        (
+            ["--metadata", "zookeeper://me:pw@zk/x"],
+            "--metadata has a password, which other users of the ",
+        ),
+        (["--set", "broker.metadata=zookeeper://me:pw@zk"], "--metadata has a password, which other users "),
         (["--workers", "2", "--gateway"], "broker.gateway and broker.workers exclude each other: "),
         (["--workers", "2", "--peer", "127.0.0.1:1"], "--workers excludes --peer and network.peer_advertised: "),
         (["--workers", "2", "--kafka", "nowhere"], "setting 'network.kafka' is 'nowhere': it takes host:port"),
@@ -43,6 +48,19 @@ def test_an_invalid_option_is_an_error_in_one_line(run: Run, options: list[str],
 def test_an_invalid_variable_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONVEYOR_TOPIC_SEGMENT_BYTES", "1")
     assert run("serve").error.startswith("conveyor: environment variable CONVEYOR_TOPIC_SEGMENT_BYTES names no setting")
+
+
+def test_password_of_a_zookeeper_may_be_in_the_environment_or_the_file(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --workers, the address is read and refused; its text is not repeated."""
+    address = "zookeeper://me:pw@zk/x"
+    monkeypatch.setenv("CONVEYOR_METADATA", address)
+    monkeypatch.setenv("CONVEYOR_TOKEN", "for-commands")
+    assert run("serve", "--workers", "2").error.startswith("conveyor: --workers and --metadata exclude each other: ")
+    monkeypatch.delenv("CONVEYOR_METADATA")
+    Path("conveyor.toml").write_text(f'[broker]\nmetadata = "{address}"\n')
+    assert run("serve", "--workers", "2").error.startswith("conveyor: --workers and --metadata exclude each other: ")
 
 
 def test_the_file_of_the_working_directory_is_read(run: Run) -> None:

@@ -11,7 +11,7 @@ from conveyor.cli.pipeline.replay_command import time_option
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.queues.dlq_redrive import MOST_AT_ONCE, redrive_portion
 from conveyor.cli.queues.queue_text import one_line
-from conveyor.cli.terminal.cluster_http import Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import Http, http_client
 from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import HttpClient
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, counted
@@ -43,7 +43,6 @@ def deadletters(
     connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Group dead letters by reason and time, and deliver a selection again.
 
@@ -61,7 +60,7 @@ def deadletters(
         until_ms=time_option("--until", until),
         where=where,
     )
-    client = http_client(bootstrap, http, token) if redrive else None
+    client = http_client(bootstrap, http) if redrive else None
     brokers = job_brokers(bootstrap)
     with job_errors():
         session = job_session("conveyor deadletters", master, connector, connector_jars)

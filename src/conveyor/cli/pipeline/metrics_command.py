@@ -10,7 +10,7 @@ import typer
 from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_brokers, job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
-from conveyor.cli.terminal.cluster_http import Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import Http, http_client
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from pyspark_conveyor.spark.connectors import Connector
 
@@ -29,7 +29,6 @@ def metrics(
     connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Write the rate and size of topics by windows of time, and the lag, rates and delays of their consumers."""
     from pyspark_conveyor.jobs.consumers_history import delays_of, last_numbers
@@ -47,7 +46,7 @@ def metrics(
         session = job_session("conveyor metrics", master, connector, connector_jars)
         consumers = [
             *group_numbers(brokers, topics, now),
-            *subscription_numbers(http_client(bootstrap, http, token).get, topics, now),
+            *subscription_numbers(http_client(bootstrap, http).get, topics, now),
         ]
         prepare_directory(to)
         subscriptions = [(numbers.topic, numbers.consumer) for numbers in consumers if numbers.ack_delays is not None]

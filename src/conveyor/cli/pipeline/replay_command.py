@@ -8,7 +8,7 @@ import typer
 from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_brokers, job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
-from conveyor.cli.terminal.cluster_http import Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import Http, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.cli.terminal.position import PositionKind, parse_position
@@ -50,7 +50,6 @@ def replay(
     connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Write the records of a lake to a topic again, in order within each partition, each exactly once.
 
@@ -67,7 +66,7 @@ def replay(
     if bool(to) == bool(to_subscription):
         raise ClientError("give either --to or --to-subscription")
     if not to:
-        to = http_client(bootstrap, http, token).get(path_to("subscriptions", to_subscription))["topic"]
+        to = http_client(bootstrap, http).get(path_to("subscriptions", to_subscription))["topic"]
     selection = ReplaySelection(
         topics=tuple(topic or ()),
         since_ms=time_option("--since", since),

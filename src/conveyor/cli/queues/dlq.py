@@ -8,7 +8,7 @@ import typer
 from conveyor.cli.queues.dlq_redrive import Filter, MessageIds, redrive, refuse_unknown, selection
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_text import as_text, one_line
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json, counted
@@ -25,14 +25,14 @@ app = typer.Typer(
 )
 
 
-def list_(as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None) -> None:
+def list_(as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None) -> None:
     """List the dead-letter topics and the subscriptions that use each.
 
     \b
     Example:
       conveyor dlq list
     """
-    topics = http_client(bootstrap, http, token).get("/dlq")["topics"]
+    topics = http_client(bootstrap, http).get("/dlq")["topics"]
     if as_json:
         return typer.echo(json.dumps(topics))
     if not topics:
@@ -50,7 +50,6 @@ def peek(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Show the oldest dead letters of a subscription and their reasons.
 
@@ -63,7 +62,7 @@ def peek(
       conveyor dlq peek billing --filter 'key == "customer-7"' --json
     """
     query = {"limit": max_, "filter": filter_}
-    answer = http_client(bootstrap, http, token).get(path_to("dlq", name), query)
+    answer = http_client(bootstrap, http).get(path_to("dlq", name), query)
     letters, without_copy = answer["messages"], answer["without_copy"] or 0
     if as_json:
         typer.echo(json.dumps(letters))
@@ -94,7 +93,6 @@ def drop(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Drop dead letters: they no longer count and cannot be redriven.
 
@@ -106,7 +104,7 @@ def drop(
       conveyor dlq drop billing --filter 'key == "customer-7"' --yes
       conveyor dlq drop billing --message-id 0-17 --message-id 2-4
     """
-    client = http_client(bootstrap, http, token)
+    client = http_client(bootstrap, http)
     dead = client.get(path_to("subscriptions", name))["dead"]
     which = "the selected ones of " if filter_ or message_id else ""
     confirm(f"Drop {which}{counted(dead, 'dead letter')} of {name}?", yes)

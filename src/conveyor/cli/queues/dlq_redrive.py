@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_options import Name
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import TIMEOUT_S, HttpClient, path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 
@@ -34,7 +34,6 @@ def redrive(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Deliver dead letters again to their own subscription, the oldest first.
 
@@ -49,7 +48,7 @@ def redrive(
     """
     from conveyor.cli.terminal.progress import count_progress
 
-    client, done = http_client(bootstrap, http, token), 0
+    client, done = http_client(bootstrap, http), 0
     unknown: list[str] = []
     message_ids = list(dict.fromkeys(message_id or []))
     portion = MOST_AT_ONCE if rate is None else max(1, min(MOST_AT_ONCE, round(rate)))

@@ -13,7 +13,7 @@ from conveyor.cli.queues.queue_pull import pull
 from conveyor.cli.queues.queue_seek import purge, seek
 from conveyor.cli.queues.queue_settle import ack, nack
 from conveyor.cli.queues.queue_text import age
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import HttpClient, RefusedError, path_to
 from conveyor.cli.terminal.kafka_client import Json
 from conveyor.cli.terminal.table import print_table
@@ -38,7 +38,6 @@ def list_(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """List the subscriptions.
 
@@ -50,7 +49,7 @@ def list_(
       conveyor queue list
       conveyor queue list --topic orders --json
     """
-    client = http_client(bootstrap, http, token)
+    client = http_client(bootstrap, http)
     path = "/subscriptions" if topic is None else path_to("topics", topic, "subscriptions")
     names = [subscription["name"] for subscription in client.get(path)["subscriptions"]]
     subscriptions = [subscription for name in names if (subscription := _find(client, name)) is not None]
@@ -78,9 +77,7 @@ def _row(subscription: dict[str, Any]) -> list[Any]:
     return [subscription["name"], subscription["topic"], state, *numbers, age(subscription["oldest_age_ms"])]
 
 
-def pause(
-    name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None
-) -> None:
+def pause(name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None) -> None:
     """Pause a subscription: it delivers nothing until it is resumed.
 
     Leased messages stay leased and can be acknowledged.
@@ -89,26 +86,22 @@ def pause(
     Example:
       conveyor queue pause billing
     """
-    paused = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "pause"))
+    paused = http_client(bootstrap, http).post(path_to("subscriptions", name, "pause"))
     typer.echo(json.dumps(paused) if as_json else f"paused {name}")
 
 
-def resume(
-    name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None
-) -> None:
+def resume(name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None) -> None:
     """Resume a paused subscription.
 
     \b
     Example:
       conveyor queue resume billing
     """
-    resumed = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "resume"))
+    resumed = http_client(bootstrap, http).post(path_to("subscriptions", name, "resume"))
     typer.echo(json.dumps(resumed) if as_json else f"resumed {name}")
 
 
-def delete(
-    name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None
-) -> None:
+def delete(name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None) -> None:
     """Delete a subscription.
 
     The state of its messages is deleted too; the topic keeps the messages. With --json, prints null.
@@ -117,7 +110,7 @@ def delete(
     Example:
       conveyor queue delete billing
     """
-    deleted = http_client(bootstrap, http, token).delete(path_to("subscriptions", name))
+    deleted = http_client(bootstrap, http).delete(path_to("subscriptions", name))
     typer.echo(json.dumps(deleted) if as_json else f"deleted subscription {name}")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_options import duration_ms, one_of
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json
 from conveyor.cli.terminal.position import LogPosition, PositionKind, parse_position
@@ -109,7 +109,6 @@ def create(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Create a subscription: a queue of a topic's messages.
 
@@ -144,7 +143,7 @@ def create(
         "paused": paused or None,
     }
     document = {"name": name, "start": start_document("--start", start), **_given(policy)}
-    made = http_client(bootstrap, http, token).post(path_to("topics", topic, "subscriptions"), document)
+    made = http_client(bootstrap, http).post(path_to("topics", topic, "subscriptions"), document)
     if as_json:
         return typer.echo(json.dumps(made))
     typer.echo(

@@ -7,7 +7,7 @@ import typer
 
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_text import age
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json
 from conveyor.cli.terminal.table import print_table
@@ -40,9 +40,7 @@ _POLICY = (
 )
 
 
-def describe(
-    name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None
-) -> None:
+def describe(name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None) -> None:
     """Show the state of a subscription's messages, and its policy.
 
     \b
@@ -50,7 +48,7 @@ def describe(
       conveyor queue describe billing
       conveyor queue describe billing --json
     """
-    subscription = http_client(bootstrap, http, token).get(path_to("subscriptions", name))
+    subscription = http_client(bootstrap, http).get(path_to("subscriptions", name))
     if as_json:
         return typer.echo(json.dumps(subscription))
     state = ", paused: 'conveyor queue resume' resumes it" if subscription["paused"] else ""

@@ -7,7 +7,7 @@ import typer
 
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_text import as_text, one_line
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json
 from conveyor.cli.terminal.position import iso_time
@@ -22,7 +22,6 @@ def peek(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Show the unsettled messages without leasing them.
 
@@ -34,7 +33,7 @@ def peek(
       conveyor queue peek billing
       conveyor queue peek billing --max 100 --json
     """
-    messages = http_client(bootstrap, http, token).get(path_to("subscriptions", name, "peek"), {"max_messages": max_})[
+    messages = http_client(bootstrap, http).get(path_to("subscriptions", name, "peek"), {"max_messages": max_})[
         "messages"
     ]
     if as_json:

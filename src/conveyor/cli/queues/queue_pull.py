@@ -9,7 +9,7 @@ import typer
 from conveyor.cli.queues.queue_options import Name, duration_ms
 from conveyor.cli.queues.queue_settle import report_settled
 from conveyor.cli.queues.queue_text import WriteMessage, message_writer
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import TIMEOUT_S, HttpClient, path_to
 from conveyor.cli.terminal.kafka_client import ClientError, counted
 
@@ -44,7 +44,6 @@ def pull(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Lease messages and print them.
 
@@ -62,7 +61,7 @@ def pull(
     write = message_writer("json" if as_json else format_, for_terminal=sys.stdout.isatty())
     wait_ms = duration_ms("--wait", wait)
     visibility_ms = None if visibility is None else duration_ms("--visibility", visibility)
-    client, pulled, until = http_client(bootstrap, http, token), 0, time.monotonic() + wait_ms / 1000
+    client, pulled, until = http_client(bootstrap, http), 0, time.monotonic() + wait_ms / 1000
     while pulled < max_:
         left_ms = max(0, int((until - time.monotonic()) * 1000))
         messages = _lease(client, name, min(max_ - pulled, _MOST_AT_ONCE), left_ms, visibility_ms, client_id)

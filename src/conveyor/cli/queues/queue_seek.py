@@ -8,7 +8,7 @@ import typer
 
 from conveyor.cli.queues.queue_create import start_document
 from conveyor.cli.queues.queue_options import Name
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
@@ -29,7 +29,6 @@ def seek(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Move a subscription forward or back.
 
@@ -45,7 +44,7 @@ def seek(
       conveyor queue seek billing --to -2h
       conveyor queue seek billing --to 0=17 --to 3=250
     """
-    moved = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "seek"), _place(to))
+    moved = http_client(bootstrap, http).post(path_to("subscriptions", name, "seek"), _place(to))
     typer.echo(json.dumps(moved) if as_json else f"moved {name} to {', '.join(to)}")
 
 
@@ -66,7 +65,6 @@ def purge(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Settle all messages of a subscription without delivering them.
 
@@ -77,7 +75,7 @@ def purge(
       conveyor queue purge billing
       conveyor queue purge billing --yes
     """
-    client, path = http_client(bootstrap, http, token), path_to("subscriptions", name)
+    client, path = http_client(bootstrap, http), path_to("subscriptions", name)
     waiting = counted(client.get(path)["unsettled"], "message")
     confirm(f"Settle {waiting} of {name} unread?", yes)
     purged = client.post(f"{path}/purge")["purged"]

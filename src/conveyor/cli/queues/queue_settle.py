@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_options import Name, duration_ms
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 
@@ -20,7 +20,6 @@ def ack(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Acknowledge pulled messages.
 
@@ -32,7 +31,7 @@ def ack(
       conveyor queue ack billing 0-17
       conveyor queue ack billing 0-17 0-18 2-4
     """
-    answer = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "ack"), {"ack_ids": ids})
+    answer = http_client(bootstrap, http).post(path_to("subscriptions", name, "ack"), {"ack_ids": ids})
     _report(answer, as_json, f"acknowledged {counted(len(ids), 'message')}")
 
 
@@ -50,7 +49,6 @@ def nack(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Return pulled messages.
 
@@ -62,7 +60,7 @@ def nack(
       conveyor queue nack billing 0-17 --delay 5m
     """
     more: dict[str, object] = {} if delay is None else {"delay": f"{duration_ms('--delay', delay)}ms"}
-    answer = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "nack"), {"ack_ids": ids} | more)
+    answer = http_client(bootstrap, http).post(path_to("subscriptions", name, "nack"), {"ack_ids": ids} | more)
     _report(answer, as_json, f"returned {counted(len(ids), 'message')}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_text import as_text, one_line
-from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json, named_value
 from conveyor.cli.terminal.table import print_table
@@ -42,7 +42,6 @@ def add(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Publish a message whenever a cron expression matches.
 
@@ -62,20 +61,20 @@ def add(
         "headers": _headers(header or []),
         **_payload(payload),
     }
-    made = http_client(bootstrap, http, token).post("/schedules", document)
+    made = http_client(bootstrap, http).post("/schedules", document)
     if as_json:
         return typer.echo(json.dumps(made))
     typer.echo(f"added schedule {name}: next at {_next(made) or 'no time at all'}")
 
 
-def list_(as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None) -> None:
+def list_(as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None) -> None:
     """List the schedules.
 
     \b
     Example:
       conveyor schedule list
     """
-    schedules = http_client(bootstrap, http, token).get("/schedules")["schedules"]
+    schedules = http_client(bootstrap, http).get("/schedules")["schedules"]
     if as_json:
         return typer.echo(json.dumps(schedules))
     if not schedules:
@@ -89,7 +88,6 @@ def remove(
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
-    token: Token = None,
 ) -> None:
     """Remove a schedule. The messages that it published stay. With --json, prints null.
 
@@ -97,7 +95,7 @@ def remove(
     Example:
       conveyor schedule remove nightly
     """
-    removed = http_client(bootstrap, http, token).delete(path_to("schedules", name))
+    removed = http_client(bootstrap, http).delete(path_to("schedules", name))
     typer.echo(json.dumps(removed) if as_json else f"removed schedule {name}")
 
 

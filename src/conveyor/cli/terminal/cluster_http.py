@@ -4,6 +4,7 @@ The brokers announce their HTTP addresses to Kafka clients as the setting `netwo
 such an address may lead elsewhere, so a command first checks that it belongs to the cluster.
 """
 
+import os
 import re
 from typing import Annotated, Any
 
@@ -31,42 +32,29 @@ ClusterBootstrap = Annotated[
         help=BOOTSTRAP_HELP,
     ),
 ]
+BEARER_VARIABLE = "CONVEYOR_TOKEN"
+"""No option: other users of the machine can see the command line."""
+
 Http = Annotated[
     str | None,
     typer.Option(
         "--http",
         metavar="URL",
         show_default=False,
-        help="HTTP address of a broker or a gateway; by default the one that the broker announces to Kafka clients.",
-    ),
-]
-
-
-def _checked_token(token: str | None) -> str | None:
-    if token is not None and not re.fullmatch(r"[!-~]+", token):
-        raise ClientError("--token: a token consists of printable ASCII characters without spaces")
-    return token
-
-
-Token = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        envvar="CONVEYOR_TOKEN",
-        metavar="TOKEN",
-        callback=_checked_token,
-        help="Bearer token, if the broker requires one.",
+        help="HTTP address of a broker or a gateway; by default the one that the broker announces to Kafka clients."
+        f" If it requires a bearer token, set {BEARER_VARIABLE}.",
     ),
 ]
 
 _SETTING = "network.http_advertised"
 
 
-def http_client(bootstrap: str | None, http: str | None, token: str | None) -> HttpClient:
+def http_client(bootstrap: str | None, http: str | None) -> HttpClient:
     """Return an HTTP client of the cluster. bootstrap, http: None if the user names none.
 
     Raises ClientError, also if the HTTP address belongs to another cluster than the Kafka address.
     """
+    token = _token()
     if http is None:
         bootstrap = bootstrap or DEFAULT_BOOTSTRAP
         admin, cluster = _cluster(bootstrap)
@@ -78,6 +66,13 @@ def http_client(bootstrap: str | None, http: str | None, token: str | None) -> H
     if bootstrap is not None:
         _check_cluster(http, hint, bootstrap, _cluster(bootstrap)[1].cluster_id)
     return client
+
+
+def _token() -> str | None:
+    token = os.environ.get(BEARER_VARIABLE) or None
+    if token is not None and not re.fullmatch(r"[!-~]+", token):
+        raise ClientError(f"{BEARER_VARIABLE}: a token consists of printable ASCII characters without spaces")
+    return token
 
 
 def _cluster(bootstrap: str) -> tuple[Any, Any]:
