@@ -10,7 +10,7 @@ import typer
 
 from conveyor.cli.terminal.client_security import client_security
 from conveyor.kernel.errors import ConveyorError
-from pyspark_conveyor.brokers.listener_probe import PROBE_S, speaks_tls
+from pyspark_conveyor.brokers.listener_probe import PROBE_S, accepts_certificates, speaks_tls
 
 TIMEOUT_S = 10.0
 
@@ -33,7 +33,11 @@ _WRONG_CERTIFICATES = (
     "and this client do not accept each other's certificates: the broker's is of the authority in ssl.ca.location, and"
     " for this address; ssl.certificate.location and ssl.key.location are for a broker that demands one of its clients"
 )
-
+_NO_USER = (
+    "accepts the certificates, and closes the connections of this client after the handshake: see security.protocol in"
+    " the file of --client-config. A listener for users needs SASL_SSL there instead of SSL, with sasl.mechanism,"
+    " sasl.username and sasl.password"
+)
 _REFUSED_LOGIN = (
     "does not let this client in, or no broker is there: see security.protocol, sasl.mechanism, the user and"
     " ssl.ca.location in the file of --client-config"
@@ -118,8 +122,13 @@ def refusal_at(bootstrap: str) -> str | None:
     security = client_security()
     if security.has_user and any(answer is None for answer in answers):
         return f"{bootstrap} {_REFUSED_LOGIN}"
-    if any(speaks_tls(place) for _, _, place in addresses):
-        return f"{bootstrap} {_WRONG_CERTIFICATES if security.is_encrypted else _NEEDS_TLS}"
+    encrypted = [place for _, _, place in addresses if speaks_tls(place)]
+    if encrypted and not security.is_encrypted:
+        return f"{bootstrap} {_NEEDS_TLS}"
+    if encrypted:
+        context = security.https()
+        is_accepted = any(accepts_certificates(place, context) for place in encrypted)
+        return f"{bootstrap} {_NO_USER if is_accepted else _WRONG_CERTIFICATES}"
     if b"" in answers:
         return (
             f"{bootstrap} closes the connections of Kafka clients: the broker is cut off from its cluster, is stopping,"

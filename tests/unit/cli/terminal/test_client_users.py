@@ -59,6 +59,19 @@ def test_user_with_a_password(run: Run, configure: Configure, monkeypatch: pytes
 
 
 @pytest.mark.slow
+def test_client_of_a_listener_for_users_is_told_of_its_protocol(
+    run: Run, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.cli.terminal.kafka_client.TIMEOUT_S", 1.0)
+    with Broker(memory=True, security=True) as broker:
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
+        file = configure("security.protocol=SSL", f"ssl.ca.location={broker.ca_file}")
+        refused = run("--client-config", file, "topic", "list").error
+        assert "see security.protocol in the file of --client-config" in refused
+        assert "certificates: " not in refused
+
+
+@pytest.mark.slow
 def test_user_with_a_token(run: Run, configure: Configure, token_broker: Broker, tmp_path: Path) -> None:
     file = configure(
         "security.protocol=SASL_PLAINTEXT",
