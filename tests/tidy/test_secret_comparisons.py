@@ -27,6 +27,9 @@ PERMITTED = {
     "conveyor/kafka_api/wire/sasl/scram_exchange.py": {
         "self._lookup(self._user) != (credential, True)": "both are of this broker's image",
     },
+    "conveyor/transactions/request_answers.py": {
+        "unowned.digest == digest": "of a request, without a secret, by a client that may send it",
+    },
     "conveyor/log/producers/message_ids.py": {
         "digest in fresh": "of a message, without a secret",
         "known.digest not in ids": "of a message, without a secret",

@@ -141,8 +141,8 @@ def test_session_of_tls_1_2_is_resumed_until_the_files_change(tmp_path: Path) ->
     """A client that has shown a certificate is known by it in a resumed session, too."""
     ca_file = tmp_path / "ca.pem"
     ca_file.write_bytes(AUTHORITY.issued.certificate)
-    more = {"client_ca_file": str(ca_file), "client_auth": "required"}
-    certificate = ServerCertificate(tls_settings(tmp_path, AUTHORITY, **more))
+    settings = tls_settings(tmp_path, AUTHORITY, client_ca_file=str(ca_file), client_auth="required")
+    certificate = ServerCertificate(settings)
     context = context_of_client(tmp_path, "alice", AUTHORITY)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     first, server = ends_of_session(certificate, context)
