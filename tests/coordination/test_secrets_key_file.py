@@ -61,9 +61,9 @@ async def test_brokers_with_the_keys_understand_each_other(
     assert created[0] == 201, created
     await one.publish("first")
     for broker, text, keys in zip(brokers, ("second", "third"), ([FIRST, SECOND], [SECOND, FIRST]), strict=True):
-        assert broker.stop() == 0
+        assert await asyncio.to_thread(broker.stop) == 0
         await asyncio.to_thread(key_file.write_text, "\n".join(keys))
-        broker.start()
+        await asyncio.to_thread(broker.start)
         await two.publish(text)
     after = await content(store)
     assert after.split()[1] != before.split()[1], "another key"
@@ -76,13 +76,13 @@ async def test_secret_of_a_running_cluster_is_encrypted_broker_by_broker(
     plain = start(1, None)
     store = await open_store(address)
     secret = bytes.fromhex((await content(store)).decode())
-    two = start(2, key_file)
+    two = await asyncio.to_thread(start, 2, key_file)
     assert secret.hex().encode() not in await content(store)
     assert "was not encrypted before: who has read it still knows it" in two.log()
     created = await Rest(two).ask("POST", "/topics", {"name": "t", "replicas": 2})
     assert created[0] == 201, "the broker without the file, which has read the secret before, works on"
-    assert plain.stop() == 0
-    one = start(1, key_file)
+    assert await asyncio.to_thread(plain.stop) == 0
+    one = await asyncio.to_thread(start, 1, key_file)
     await Rest(one).publish("still")
     assert await Rest(two).texts() == ["still"]
     assert one.log().count("was not encrypted") == 0
@@ -114,6 +114,6 @@ async def test_lost_key_is_replaced_while_all_brokers_are_stopped(
     await store.commit(DeleteNode(CLUSTER_SECRET_PATH))
     await asyncio.to_thread(key_file.write_text, SECOND)
     for broker in brokers:
-        broker.start()
+        await asyncio.to_thread(broker.start)
     await Rest(brokers[1]).publish("after")
     assert await Rest(brokers[0]).texts() == ["before", "after"]

@@ -114,7 +114,7 @@ async def test_restarted_broker_finds_its_metadata(broker: BrokerProcess, store:
     if kills:
         broker.kill()
     else:
-        assert broker.stop() == 0
+        assert await asyncio.to_thread(broker.stop) == 0
         assert await incarnation(store) is None, "a broker that stops ends its session"
     await asyncio.to_thread(broker.start)
     await rest.publish("after")
@@ -242,7 +242,7 @@ async def test_gateway_needs_neither_an_id_nor_a_data_directory(
         await rest.publish("through the gateway")
         assert await rest.texts() == await Rest(broker).texts() == ["through the gateway"]
         assert len(await store.children(BROKERS_PATH)) == 2
-        assert gateway.stop() == 0
+        assert await asyncio.to_thread(gateway.stop) == 0
         assert len(await store.children(BROKERS_PATH)) == 1
         assert not directory.exists()
     finally:
