@@ -131,16 +131,16 @@ def test_user_without_rights_learns_and_changes_nothing(
     check_attempts(settings(broker), lambda: USERS[listener](broker, certificates), users_frames, caplog)
 
 
+def requests_of(credentials: str | None) -> Callable[[Random], bytes]:
+    return lambda random: b"".join(http_requests(random, credentials))
+
+
 @pytest.mark.parametrize("credentials", [None, ":".join(EVE)], ids=["stranger", "user"])
 def test_http_client_without_rights_learns_and_changes_nothing(
     broker: Broker, credentials: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = urlsplit(broker.http_url).netloc
-
-    def sent(random: Random) -> bytes:
-        return b"".join(http_requests(random, credentials))
-
-    check_attempts(settings(broker), lambda: encrypted(address, broker.ca_file), sent, caplog)
+    check_attempts(settings(broker), lambda: encrypted(address, broker.ca_file), requests_of(credentials), caplog)
 
 
 @pytest.mark.parametrize("credentials", [None, ":".join(EVE)], ids=["stranger", "user"])
@@ -148,11 +148,7 @@ def test_client_of_plain_http_without_rights_learns_and_changes_nothing(
     unencrypted: Broker, credentials: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = urlsplit(unencrypted.http_url).netloc
-
-    def sent(random: Random) -> bytes:
-        return b"".join(http_requests(random, credentials))
-
-    check_attempts(plain(unencrypted), lambda: encrypted(address, None), sent, caplog)
+    check_attempts(plain(unencrypted), lambda: encrypted(address, None), requests_of(credentials), caplog)
 
 
 @pytest.mark.parametrize("is_foreign", [False, True])

@@ -208,6 +208,7 @@ def test_answer_of_an_earlier_version_is_found_by_its_user(coordinator: Transact
 def test_record_of_a_users_answer_begins_as_that_of_the_id_alone() -> None:
     """Earlier versions read no more of the key, and find the answer."""
     key = AnswerKey("x", "User:alice")
-    alone, owned = (answer_record(each, None).key or b"" for each in (AnswerKey("x"), key))
+    alone, owned = answer_record(AnswerKey("x"), None).key, answer_record(key, None).key
+    assert alone is not None
     assert owned == alone + b"\x00\x0aUser:alice"
     assert decode_answer_key(owned) == key

@@ -7,7 +7,7 @@ v18 high watermark in requests.
 The response is packed by hand around file slices, which the socket layer sends unchanged from disk.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -165,23 +165,39 @@ def _refusal(call: KafkaCall, topic: str) -> RequestError | None:
     return topic_refused(topic) if topic and not permits(call, READ, topic) else None
 
 
-def _answer_all(
-    call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched], session_id: int | None = None
+def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
+    """Answer with all results, and open a session if the request wants one: with many partitions, in several turns."""
+    if not _may_fetch(call, results):
+        return _answer_unread(call)
+    if getattr(call.request, "session_epoch", LAST_EPOCH) != FIRST_EPOCH:
+        return _answer_read(call, results, NO_SESSION)
+    answered = zip(_session_partitions(call, positions), results, strict=True)
+    if call.size.is_long:
+        return call.wait(call.start(_answer_in_long_session(call, answered, results)).cancel)
+    partitions = {_sent(partition, fetched): partition for partition, fetched in answered}
+    _answer_read(call, results, _open_session(call, partitions))
+
+
+async def _answer_in_long_session(
+    call: KafkaCall, answered: Iterable[tuple[SessionPartition, Fetched]], results: Sequence[Fetched]
 ) -> None:
-    """Answer with all results. session_id: None if the request may have to open a session first."""
-    if session_id is None:
-        if not _may_fetch(call, results):
-            return _answer_unread(call)
-        session_id = NO_SESSION
-        if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
-            if call.size.is_long:
-                return call.wait(call.start(_open_long_session(call, positions, results)).cancel)
-            session_id = _open_session(call, positions, results)
+    in_turns = call.broker.slices.each(answered)
+    partitions = {_sent(partition, fetched): partition async for partition, fetched in in_turns}
+    _answer_read(call, results, _open_session(call, partitions))
+
+
+def _answer_read(call: KafkaCall, results: Sequence[Fetched], session_id: int) -> None:
     view = call.broker.metadata.image.brokers, call.caller.listener
     topics = call.request.topics
     call.answer_encoded(
         lambda _: encode(call, topics, results, view=view, session_id=session_id), len(results) + len(topics)
     )
+
+
+def _sent(partition: SessionPartition, fetched: Fetched) -> PartitionKey:
+    """Note what a partition of a new session is answered with. Returns its key."""
+    partition.record_sent(fetched)
+    return partition.key
 
 
 def _may_fetch(call: KafkaCall, results: Sequence[Fetched]) -> bool:
@@ -205,25 +221,9 @@ def _answer_unread(
     )
 
 
-def _open_session(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
-    partitions = {}
-    for partition, fetched in zip(_session_partitions(call, positions), results, strict=True):
-        partition.record_sent(fetched)
-        partitions[partition.key] = partition
+def _open_session(call: KafkaCall, partitions: dict[PartitionKey, SessionPartition]) -> int:
     by_id = call.header.api_version >= _TOPIC_IDS
     return call.broker.fetch.sessions.open(partitions, by_id=by_id, now_ms=call.broker.clock.steady_ms())
-
-
-async def _open_long_session(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
-    """Open a session with many partitions, a slice of them in each turn, and answer."""
-    partitions = {}
-    answered = zip(_session_partitions(call, positions), results, strict=True)
-    async for partition, fetched in call.broker.slices.each(answered):
-        partition.record_sent(fetched)
-        partitions[partition.key] = partition
-    by_id = call.header.api_version >= _TOPIC_IDS
-    now_ms = call.broker.clock.steady_ms()
-    _answer_all(call, positions, results, call.broker.fetch.sessions.open(partitions, by_id=by_id, now_ms=now_ms))
 
 
 def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fetched]) -> None:
