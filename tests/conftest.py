@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, settings
 
 import conveyor
 from conveyor.testing import Broker
+from tests.kafka_python_sockets import close_what_is_given_up
 
 pytest.register_assert_rewrite("tests.store_conformance")
+close_what_is_given_up()
 
 for module in walk_packages(conveyor.__path__, "conveyor."):
     # pytest compiles what it imports by `ast`, which Python up to 3.11.7 cannot do on two threads at once; a broker in
@@ -43,6 +45,14 @@ def pytest_collection_finish() -> None:
     """Leave the collected tests out of the garbage collector's passes: that saves a seventh of the CPU."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaks_show_in_their_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collect what the tests of a file left, so that a socket that nobody closed fails the file that opened it."""
+    yield
+    if not request.node.nodeid.startswith(_QUICK):
+        gc.collect()
 
 
 @pytest.fixture
