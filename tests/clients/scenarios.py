@@ -65,7 +65,7 @@ def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, config:
     deadline, is_repeated = time.monotonic() + _CREATED_S, False
     while True:
         try:
-            admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(20)
+            admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(60)
             return
         except KafkaException as failure:
             code = failure.args[0].code()

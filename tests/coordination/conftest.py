@@ -46,7 +46,9 @@ async def open_store() -> AsyncIterator[OpenStore]:
     opened: list[ZookeeperStore] = []
 
     async def open_at(address: str) -> ZookeeperStore:
-        opened.append(await open_zookeeper_store(parse_zookeeper_address(address), session_timeout_ms=2_000))
+        opened.append(
+            await open_zookeeper_store(parse_zookeeper_address(address), session_timeout_ms=2_000, wait_s=60.0)
+        )
         return opened[-1]
 
     yield open_at

@@ -23,7 +23,7 @@ from tests.pipeline.topics import create_topic, delete_topic, numbered, produce
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PATIENCE_S = 120
+PATIENCE_S = 240
 PIPELINE = """
 name = "numbers"
 checkpoint = "checkpoint"

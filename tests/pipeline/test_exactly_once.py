@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from conveyor.testing import Broker
 from tests.pipeline.faulty_sink import DRIVER_STEPS, EXECUTOR, TASK_STEPS, FaultySink
 from tests.pipeline.sink_streams import SinkStream
-from tests.pipeline.topics import HasAddress, Sent, create_topic, numbered, numbers_of, produce, read
+from tests.pipeline.topics import HasAddress, Sent, await_markers, create_topic, numbered, numbers_of, produce, read
 from tests.processes import BrokerProcess
 from tests.sweep import part_of
 
@@ -46,6 +46,7 @@ def start_again(process: BrokerProcess) -> None:
 
 
 def copied(spark: "SparkSession", broker: HasAddress, topic: str) -> list[int]:
+    await_markers(broker, f"{topic}-copy")
     return sorted(numbers_of(read(spark, broker, f"{topic}-copy")))
 
 

@@ -1,11 +1,12 @@
 """Making topics, filling them, and reading them with Spark."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from pyspark_conveyor.brokers.token_file import TOKEN_URL
 from tests.clients.python.security import librdkafka, token_file
@@ -22,6 +23,8 @@ class HasAddress(Protocol):
 
 
 BASE_TIME_MS = 1_700_000_000_000
+_MARKERS_S = 120
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,22 @@ def add_partitions(broker: HasAddress, topic: str, partitions: int) -> None:
     """Let a topic have so many partitions."""
     admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+
+def await_markers(broker: HasAddress, topic: str) -> None:
+    """Return once committed readers may read everything: a commit is confirmed before its markers are written."""
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
+    partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions
+    latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
+
+    def ends(isolation: IsolationLevel) -> list[int]:
+        found = admin.list_offsets(latest, isolation_level=isolation, request_timeout=60)
+        return [offsets.result().offset for offsets in found.values()]
+
+    deadline = time.monotonic() + _MARKERS_S
+    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+        assert time.monotonic() < deadline, f"a transaction on {topic} is still open"
+        time.sleep(_LOOK_S)
 
 
 def delete_records(broker: HasAddress, topic: str, before: int, partitions: int = 1) -> None:

@@ -47,6 +47,12 @@ from tests.clients.python.lines import (
 from tests.clients.python.security import librdkafka
 from tests.clients.python.stray_partitions import LOOKS_EVERY_MS, StrayPartitions
 
+_SETTLED_BY_ANOTHER_COMMIT = (
+    KafkaError._TIMED_OUT,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+)
 STRATEGIES = {"eager": "range", "cooperative": "cooperative-sticky"}
 
 
@@ -148,6 +154,11 @@ def member(bootstrap: str, topic: str, group: str, protocol: str, session_ms: st
         consumer.close()
 
 
+def is_retriable(error: KafkaError) -> bool:
+    """Return whether another commit may succeed: librdkafka classifies only a part of its errors."""
+    return error.retriable() or error.code() in _SETTLED_BY_ANOTHER_COMMIT
+
+
 def commit(consumer: Consumer) -> None:
     """Commit what was read, and print what the broker has confirmed."""
     flush()
@@ -155,12 +166,11 @@ def commit(consumer: Consumer) -> None:
         places = consumer.commit(asynchronous=False) or []
     except KafkaException as failure:
         error = failure.args[0]
-        # After its own timeout the client does not know the outcome; another commit settles it.
-        say_refused(error.name(), retriable=error.retriable() or error.code() == KafkaError._TIMED_OUT)
+        say_refused(error.name(), retriable=is_retriable(error))
         return
     for place in places:
         if place.error is not None:
-            say_refused(place.error.name(), retriable=place.error.retriable())
+            say_refused(place.error.name(), retriable=is_retriable(place.error))
     # A partition of which nothing was read has a negative offset.
     confirmed = {place.partition: place.offset for place in places if place.error is None and place.offset >= 0}
     say_committed(confirmed)
