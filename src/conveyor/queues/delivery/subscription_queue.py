@@ -7,12 +7,12 @@ A lease has two steps. `acquire` leases adjacent messages that are available, an
 reads them and gives up those that the subscription does not want, or not now.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain, starmap
 
 import msgspec
 
-from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.record_source import MessageSource, StillPacked
@@ -23,6 +23,7 @@ from conveyor.queues.delivery.findings import Findings
 from conveyor.queues.delivery.guarantees import LeaseRegister, guarantee_of
 from conveyor.queues.delivery.held_leases import Lease, published_ms_of
 from conveyor.queues.delivery.selection import MessageSelection
+from conveyor.queues.delivery.target_leases import TargetLeases, divided
 from conveyor.queues.messages.scan import NO_GROUP, group_of
 from conveyor.queues.queue_commands import (
     Acknowledge,
@@ -35,12 +36,8 @@ from conveyor.queues.queue_commands import (
     Redelivered,
     Reject,
     Release,
-    Settled,
-    SettleMessages,
     SubscriptionProbe,
-    Target,
 )
-from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
 from conveyor.queues.subscription.policy import Policy, Subscription, delivery_order
 from conveyor.queues.subscription.queue_records import (
     Attempt,
@@ -98,6 +95,7 @@ class SubscriptionQueue:
         self._fraction = fraction
         self.selection = MessageSelection(subscription, progress, probe)
         self._guarantee = guarantee_of(subscription.policy, register)
+        self._targets = self._target_leases()
 
     @property
     def subscription(self) -> Subscription:
@@ -109,6 +107,7 @@ class SubscriptionQueue:
         self._subscription = subscription
         self.selection.use(subscription)
         self._guarantee = guarantee_of(subscription.policy, self._register)
+        self._targets = self._target_leases()
         if had_fault or delivery_order(before) != delivery_order(subscription.policy):
             self.restart()
 
@@ -122,6 +121,7 @@ class SubscriptionQueue:
     def restart(self) -> None:
         """Scan the log again from the subscription's start offset. All current leases are lost."""
         self.deliveries = Deliveries(self._subscription, self.progress, self._probe)
+        self._targets = self._target_leases()
 
     def close(self) -> None:
         """Release this queue's share of the broker's budgets."""
@@ -200,7 +200,7 @@ class SubscriptionQueue:
 
     def acknowledge(self, command: Acknowledge, now_ms: int) -> Decision:
         """Settle messages as done. A repeated ack succeeds; with exactly-once delivery, only by the same lease."""
-        results, leases = _divided(command.targets, list(map(self._lease_to_acknowledge, command.targets)))
+        results, leases = self._targets.to_acknowledge(command.targets)
         self._end(leases)
         self._probe.ack_delays.observe(map(published_ms_of, leases.values()), now_ms)
         self._probe.acknowledged += len(leases)
@@ -214,10 +214,10 @@ class SubscriptionQueue:
         """
         pending, producer = self.progress.pending, command.producer
         found = [
-            None if pending.producer_of(target.offset) == producer else self._lease_of(target)
+            None if pending.producer_of(target.offset) == producer else self._targets.find(target)
             for target in command.targets
         ]
-        results, leases = _divided(command.targets, found)
+        results, leases = divided(command.targets, found)
         if not leases or any(results):
             return results, []
         self._end(leases)
@@ -244,14 +244,14 @@ class SubscriptionQueue:
 
     def retry(self, command: NackMessages, now_ms: int) -> Decision:
         """Nack messages: schedule the next delivery, or dead-letter those that have reached the delivery limit."""
-        results, leases = self._leases_of(command)
+        results, leases = self._targets.of(command)
         self._end(leases)
         self._probe.retried += len(leases)
         return results, self._fail(leases.items(), now_ms, command.delay_ms)
 
     def extend(self, command: Extend, now_ms: int) -> Decision:
         """Change the end of leases."""
-        results, leases = self._leases_of(command)
+        results, leases = self._targets.of(command)
         for offset, lease in leases.items():
             extended = msgspec.structs.replace(lease, ends_ms=now_ms + command.visibility_ms)
             self.deliveries.leases.grant(offset, offset + 1, extended)
@@ -259,7 +259,7 @@ class SubscriptionQueue:
 
     def reject(self, command: Reject, now_ms: int) -> Decision:
         """Dead-letter messages without further retries."""
-        results, leases = self._leases_of(command)
+        results, leases = self._targets.of(command)
         self._end(leases)
         return results, [
             self._dead_letter(offset, lease.delivery_count, command.reason, now_ms) for offset, lease in leases.items()
@@ -267,7 +267,7 @@ class SubscriptionQueue:
 
     def release(self, command: Release, now_ms: int) -> Decision:
         """Undo leases as if they had not been granted."""
-        _, leases = self._leases_of(command)
+        _, leases = self._targets.of(command)
         self._end(leases)
         for offset, lease in leases.items():
             if command.delay_ms:
@@ -356,6 +356,9 @@ class SubscriptionQueue:
         self.deliveries.expiries.work_count += int(findings.filter_ns()) // _FILTER_NS_OF_A_DEADLINE
         return findings
 
+    def _target_leases(self) -> TargetLeases:
+        return TargetLeases(self.deliveries, self.progress, self._source, self._register, self._guarantee)
+
     @property
     def _policy(self) -> Policy:
         return self._subscription.policy
@@ -413,37 +416,6 @@ class SubscriptionQueue:
             findings.records.append(self._dead_letter(offset, self.progress.deliveries_of(offset), verdict, now_ms))
         return verdict is None
 
-    def _lease_to_acknowledge(self, target: Target) -> Lease | RequestError | None:
-        """Return the lease of a target; None if the ack is repeated and succeeds."""
-        offset = target.offset
-        if offset in self.deliveries.leases or not self.progress.is_settled(offset):
-            return self._lease_of(target)
-        if offset in self.progress.dead:
-            return lease_lost("the message is a dead letter: redrive or drop it")
-        return self._guarantee.repeated(target)
-
-    def _lease_of(self, target: Target) -> Lease | RequestError:
-        if target.lease is None and self._guarantee.needs_lease:
-            return lease_unnamed()
-        lease = self.deliveries.leases.get(target.offset)
-        if lease is None:
-            if target.lease is None and target.offset >= self._source.log_end_offset:
-                return no_message(target.offset)
-            if self.progress.is_settled(target.offset):
-                return lease_lost("the message is settled already")
-            if target.offset in self.progress.pending:
-                return lease_lost("an open transaction has acknowledged the message")
-            if target.lease is None:
-                return lease_lost("the message is not leased: its lease has ended, or it was never leased")
-            return lease_lost("the lease has ended: the message will be delivered again")
-        if target.lease is not None and target.lease != (self._register.incarnation, lease.number):
-            return lease_lost("the lease has ended, and the message was leased again")
-        return lease
-
-    def _leases_of(self, command: SettleMessages | Release) -> tuple[Settled, dict[int, Lease]]:
-        """Return the result for each target, and the valid leases."""
-        return _divided(command.targets, list(map(self._lease_of, command.targets)))
-
     def _end(self, leases: Iterable[int]) -> None:
         for offset in leases:
             del self.deliveries.leases[offset]
@@ -481,18 +453,3 @@ class SubscriptionQueue:
         except StorageFailure:  # An unreadable message needs no fairness group.
             return NO_GROUP
         return NO_GROUP if message is None else group_of(message, self._policy.fair_by)
-
-
-def _divided(
-    targets: Sequence[Target], found: Sequence[Lease | RequestError | None]
-) -> tuple[Settled, dict[int, Lease]]:
-    """Return the result for each target, and the leases by offset. A message that is targeted twice counts once."""
-    results: list[RequestError | None] = []
-    leases: dict[int, Lease] = {}
-    for target, lease in zip(targets, found, strict=True):
-        if isinstance(lease, Lease):
-            leases[target.offset] = lease
-            results.append(None)
-        else:
-            results.append(lease)
-    return tuple(results), leases
