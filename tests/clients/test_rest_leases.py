@@ -32,6 +32,7 @@ def test_lease_shows_the_message(rest: Rest, topic: str, name: str) -> None:
                 "ack_id": leased[0]["ack_id"],
                 "delivery_count": leased[0]["delivery_count"],
                 "lease_expires_at_ms": leased[0]["lease_expires_at_ms"],
+                "first_delivered_ms": leased[0]["first_delivered_ms"],
             }
         ]
 
@@ -93,6 +94,39 @@ def test_lease_is_extended(rest: Rest, topic: str, name: str) -> None:
     assert extended.json["results"][0]["status"] == "ok"
     due_ms = rest.get(f"/subscriptions/{name}/peek").json["messages"][0]["due_ms"]
     assert due_ms > leased["lease_expires_at_ms"]
+
+
+def test_ack_of_an_expired_lease_is_accepted_on_demand(rest: Rest, topic: str, name: str) -> None:
+    rest.publish(topic, "a")
+    ack_id = rest.lease(name, visibility="0s")[0]["ack_id"]
+    assert rest.post(f"/subscriptions/{name}/ack", {"ack_id": ack_id}).problem[:2] == (409, "lease_lost")
+    late = {"ack_id": ack_id, "accept_late": True}
+    for _ in range(2):
+        assert rest.post(f"/subscriptions/{name}/ack", late).json == {"results": [{"status": "ok", "ack_id": ack_id}]}
+    assert rest.get(f"/subscriptions/{name}").json["unsettled"] == 0
+
+
+def test_late_ack_does_not_settle_what_another_consumer_holds(rest: Rest, topic: str, name: str) -> None:
+    rest.publish(topic, "a")
+    late = rest.lease(name, visibility="0s")[0]["ack_id"]
+    held = rest.lease(name)[0]
+    refused = rest.post(f"/subscriptions/{name}/ack", {"ack_id": late, "accept_late": True})
+    assert refused.problem[:2] == (409, "lease_lost")
+    assert rest.post(f"/subscriptions/{name}/ack", {"ack_id": held["ack_id"]}).status == 200
+
+
+def test_messages_of_a_key_are_leased_together(rest: Rest, topic: str, name: str) -> None:
+    refused = rest.patch(f"/subscriptions/{name}", {"max_in_flight_per_key": 2})
+    assert refused.status == 400
+    assert "ordering 'key' only" in refused.json["detail"]
+    changed = rest.patch(f"/subscriptions/{name}", {"ordering": "key", "max_in_flight_per_key": 2})
+    assert changed.json["max_in_flight_per_key"] == 2
+    rest.publish(topic, "a", "b", "c", key="k")
+    first = rest.lease(name, max_messages=10)
+    assert [each["payload"] for each in first] == ["a", "b"]
+    assert rest.get(f"/subscriptions/{name}/messages").json == {"messages": []}
+    rest.post(f"/subscriptions/{name}/ack", {"ack_ids": [each["ack_id"] for each in first]})
+    assert [each["payload"] for each in rest.lease(name, max_messages=10)] == ["c"]
 
 
 def test_each_of_several_is_answered_on_its_own(rest: Rest, topic: str, name: str) -> None:

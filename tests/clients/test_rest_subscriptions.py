@@ -32,6 +32,7 @@ def test_subscription_is_made_with_the_defaults(rest: Rest, topic: str) -> None:
         "priority_ageing_ms": 0,
         "fair_by": None,
         "max_in_flight": 100_000,
+        "max_in_flight_per_key": 1,
         "paused": False,
     }
 

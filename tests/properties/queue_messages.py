@@ -23,7 +23,15 @@ POLICIES = st.fixed_dictionaries(
     }
 )
 ORDERS = st.sampled_from(
-    [{}, {}, {"ordering": "key"}, {"ordering": "key"}, {"fair_by": "group"}, {"priority_ageing_ms": 1000}]
+    [
+        {},
+        {},
+        {"ordering": "key"},
+        {"ordering": "key", "max_in_flight_per_key": 2},
+        {"ordering": "key", "max_in_flight_per_key": 10},
+        {"fair_by": "group"},
+        {"priority_ageing_ms": 1000},
+    ]
 )
 MESSAGES = st.fixed_dictionaries(
     {

@@ -43,7 +43,7 @@ from conveyor.records import compression
 from conveyor.records.message import Message
 from conveyor.settings.tree import TopicSettings
 from tests.properties.queue_messages import MESSAGES, ORDERS, PICKS, POLICIES, PRODUCERS, headers_of
-from tests.unit.queues.delivery_order import check_priorities, check_turns
+from tests.unit.queues.delivery_order import check_batches, check_priorities, check_turns
 from tests.unit.queues.model import COPY_LOGS, Hard, Known, QueueModel, hard_of, kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, subscription, target
 
@@ -93,11 +93,12 @@ class QueueStory(RuleBasedStateMachine):
     def lease(self, count: int, visibility_ms: int, lowest: int) -> None:
         self.lease_some(count, visibility_ms, lowest)
 
-    @rule(picks=PICKS)
-    def acknowledge(self, picks: list[int]) -> None:
+    @rule(picks=PICKS, accepts_late=st.booleans())
+    def acknowledge(self, picks: list[int], accepts_late: bool) -> None:
         targets = self.targets(picks)
-        expected = self.model.acknowledge(targets)
-        assert kinds(self.submit(Acknowledge(subscription=SUBSCRIPTION, targets=targets))) == expected
+        expected = self.model.acknowledge(targets, accepts_late)
+        command = Acknowledge(subscription=SUBSCRIPTION, targets=targets, accepts_late=accepts_late)
+        assert kinds(self.submit(command)) == expected
 
     @rule(picks=PICKS, producer=PRODUCERS)
     def acknowledge_in_transaction(self, picks: list[int], producer: ProducerIdentity) -> None:
@@ -177,7 +178,8 @@ class QueueStory(RuleBasedStateMachine):
         before = self.model.policy
         if keeps_order:
             names = ("ordering", "fair_by", "priority_ageing_ms")
-            order = {name: getattr(before, name) for name in names}
+            limit = order.get("max_in_flight_per_key", 1) if before.ordering == "key" else 1
+            order = {name: getattr(before, name) for name in names} | {"max_in_flight_per_key": limit}
         mine = subscription(**policy, **order)
         self.model.policy = after = mine.policy
         if (before.ordering, before.fair_by) != (after.ordering, after.fair_by) or (
@@ -426,7 +428,9 @@ class QueueStory(RuleBasedStateMachine):
         assert isinstance(reply, list)
         assert len(reply) <= max(0, room)
         self.note_what_was_looked_at({each.message.offset for each in reply})
-        sequence = [self.note_lease(each, now_ms + visibility_ms) for each in reply]
+        sequence: list[Known] = []
+        for each in reply:
+            sequence.append(self.note_lease(each, now_ms + visibility_ms, sequence))
         self.check_order(sequence, len(sequence) < room, lowest)
         for each in sequence:
             if policy.delivery == "at_most_once":
@@ -448,14 +452,14 @@ class QueueStory(RuleBasedStateMachine):
                 assert self.model.has_dead_lettered_rightly(each, now_ms)
                 each.dead_lettering = True
 
-    def note_lease(self, leased: LeasedMessage, ends_ms: int) -> Known:
+    def note_lease(self, leased: LeasedMessage, ends_ms: int, before: list[Known]) -> Known:
         known = self.model.messages[leased.message.offset]
         assert self.model.may_lease(known, self.stage.now_ms), "it was not to be leased"
-        assert self.model.is_first_of_key(known), "another of its key comes first"
+        assert self.model.is_first_of_key(known, {each.offset for each in before}), "another of its key comes first"
         assert (leased.expires_ms, leased.delivery_count) == (ends_ms, known.deliveries + 1)
         assert target(leased) not in self.given, "a lease was given twice"
         if self.model.policy.delivery != "at_most_once":
-            known.lease = leased
+            known.lease, known.expired = leased, None
         else:
             known.settled = True
         return known
@@ -467,7 +471,8 @@ class QueueStory(RuleBasedStateMachine):
         left = [each for each in self.model if self.model.may_lease(each, now_ms)]
         if policy.ordering == "key":
             can_all = policy.max_in_flight > 100 and lowest <= 4 and not self.log_start
-            assert not (is_short and can_all and any(map(self.model.is_first_of_key, left)))
+            if is_short and can_all:
+                check_batches(self.model, sequence, left)
         elif policy.priority_ageing_ms == 0:
             assert not (is_short and any(each.priority >= lowest for each in left))
             assert all(each.priority >= lowest for each in sequence)

@@ -31,12 +31,17 @@ class SubscriptionCommand(QueueCommand[Answer_co], frozen=True, kw_only=True):
 
 
 class LeasedMessage(NamedTuple):
-    """A leased message, as queue clients see it. ack_id: identifies the lease."""
+    """A leased message, as queue clients see it. ack_id: identifies the lease.
+
+    first_delivered_ms: when the message was first leased, or a later time if the leader has forgotten that: the first
+    failure of a delivery, or this delivery.
+    """
 
     ack_id: str
     message: Message
     delivery_count: int
     expires_ms: int
+    first_delivered_ms: int = 0
 
 
 class Target(NamedTuple):
@@ -108,7 +113,14 @@ class SettleMessages(SubscriptionCommand[Settled], frozen=True, kw_only=True):
 
 
 class Acknowledge(SettleMessages, frozen=True, kw_only=True):
-    """Acknowledge messages."""
+    """Acknowledge messages.
+
+    accepts_late: whether the ack of a lease that has expired settles its message. It does if the lease is the last one
+    that the leader has granted of the message, and the message is not on its way to the dead-letter topic. With
+    exactly-once delivery it never does.
+    """
+
+    accepts_late: bool = False
 
     @property
     def is_repeatable(self) -> bool:

@@ -1,6 +1,6 @@
 """Checks that leased messages come in the order of a subscription: by priority, by offset, and group by group."""
 
-from tests.unit.queues.model import Known
+from tests.unit.queues.model import Known, QueueModel
 
 
 def check_priorities(sequence: list[Known], rest: list[Known], *, by_group: bool) -> None:
@@ -14,6 +14,15 @@ def check_priorities(sequence: list[Known], rest: list[Known], *, by_group: bool
         others = [(-each.priority, each.offset) for each in rest if group in (None, each.group)]
         assert mine == sorted(mine)
         assert not mine or all(each > mine[-1] for each in others)
+
+
+def check_batches(model: QueueModel, sequence: list[Known], left: list[Known]) -> None:
+    """No message is left that a call could have delivered, alone or behind those of its key that it has delivered."""
+    together = {each.offset for each in sequence}
+    for each in left:
+        is_certain = not any(other.came_back for other in model if other.key == each.key)
+        assert not model.is_first_of_key(each)
+        assert not (is_certain and model.is_first_of_key(each, together)), "a message was left out of a batch"
 
 
 def check_turns(sequence: list[Known]) -> None:

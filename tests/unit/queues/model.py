@@ -1,6 +1,6 @@
 """A subscription modelled as a plain dict of messages, for comparison with the machine in a property test."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -44,6 +44,8 @@ class Known:
     came_back: bool = False
     copy: Copy | None = None
     pending: ProducerIdentity | None = None
+    expired: tuple[int, int] | None = None
+    """The last lease, if it has expired and the message was not leased again."""
 
     @property
     def hard(self) -> Hard:
@@ -64,7 +66,7 @@ class Known:
 
     def settle(self) -> None:
         self.settled, self.dead_lettering, self.restored, self.deliveries, self.lease = True, False, False, 0, None
-        self.pending = None
+        self.pending = self.expired = None
 
 
 class QueueModel:
@@ -102,8 +104,8 @@ class QueueModel:
             return ErrorKind.LEASE_LOST
         return None
 
-    def acknowledge(self, targets: Sequence[Target]) -> list[ErrorKind | None]:
-        results = [self._acknowledgement_refused(target) for target in targets]
+    def acknowledge(self, targets: Sequence[Target], accepts_late: bool = False) -> list[ErrorKind | None]:
+        results = [self._acknowledgement_refused(target, accepts_late) for target in targets]
         for target, refused in zip(targets, results, strict=True):
             known = self.messages.get(target.offset)
             if refused is None and known is not None and not known.settled:
@@ -137,8 +139,11 @@ class QueueModel:
                 self.remembered[message.offset] = lease
         return ended
 
-    def _acknowledgement_refused(self, target: Target) -> ErrorKind | None:
+    def _acknowledgement_refused(self, target: Target, accepts_late: bool) -> ErrorKind | None:
         known = self.messages.get(target.offset)
+        is_late = known is not None and known.expired is not None and known.expired == target.lease
+        if accepts_late and is_late and self.policy.delivery != "exactly_once":
+            return None
         if known is None or not known.settled:
             return self.lease_refused(target)
         if known.dead:
@@ -175,8 +180,10 @@ class QueueModel:
     def pass_time(self, before_ms: int, now_ms: int) -> None:
         for message in self.leased:
             assert message.lease is not None
-            if message.lease.expires_ms <= now_ms:
-                self.fail(message, max(message.lease.expires_ms, before_ms), 0)
+            lease = message.lease
+            if lease.expires_ms <= now_ms:
+                self.fail(message, max(lease.expires_ms, before_ms), 0)
+                message.expired = None if message.dead_lettering else stage.target(lease).lease
 
     def seek(self, offset: int) -> int:
         """Seek. Returns the number of messages that this settles."""
@@ -195,7 +202,7 @@ class QueueModel:
         """Lose the soft state: leases, and the order of returned messages."""
         self.pending_leases = {}
         for message in self:
-            message.lease, message.came_back = None, False
+            message.lease, message.came_back, message.expired = None, False, None
 
     def has_settled_rightly(self, known: Known, now_ms: int) -> bool:
         """Return whether a search may have settled this message: it has expired, or the filter rejects it."""
@@ -221,15 +228,22 @@ class QueueModel:
             return False
         return known.wanted == "no" or self.policy.on_filter_error == on_error
 
-    def is_first_of_key(self, known: Known) -> bool:
-        """Return whether a message is the first of its key. A returned message may be behind a later one."""
+    def is_first_of_key(self, known: Known, together: Collection[int] = ()) -> bool:
+        """Return whether a message is the next one of its key, behind those that were leased together with it. A
+        returned message may be behind a later one.
+        """
         if self.policy.ordering != "key" or known.key is None:
             return True
         others = [other for other in self if other.key == known.key and other.is_open and other is not known]
+        batch = [other for other in others if other.offset in together]
+        others = [other for other in others if other.offset not in together]
         if any(other.lease is not None or other.pending is not None for other in others):
             return False
-        return any(message.came_back for message in (known, *others)) or all(
-            message.offset > known.offset for message in others
+        if batch and len(batch) >= self.policy.max_in_flight_per_key:
+            return False
+        return any(message.came_back for message in (known, *others, *batch)) or (
+            all(message.offset > known.offset for message in others)
+            and all(message.offset < known.offset for message in batch)
         )
 
 

@@ -139,7 +139,7 @@ def test_messages_that_are_not_scanned_are_not_read_to_be_settled(monkeypatch: p
     assert unpacked == []
 
 
-def test_first_pending_message_of_a_key_is_the_first_of_its_line() -> None:
+def test_message_of_a_key_waits_for_all_pending_ones() -> None:
     """Two transactions may have messages of one key if the order was demanded later."""
     other = ProducerIdentity(ProducerId(8), ProducerEpoch(0))
     stage = Stage(subscription())
@@ -150,4 +150,6 @@ def test_first_pending_message_of_a_key_is_the_first_of_its_line() -> None:
     assert stage.lease_offsets() == []
     stage.end_transaction(MINE, commits=False)
     stage.pass_time(1)
+    assert stage.lease_offsets() == []
+    stage.end_transaction(other, commits=True)
     assert stage.lease_offsets() == [0]

@@ -54,9 +54,14 @@ class Settlements:
         self._calls = calls
         self._transactional_acks = transactional_acks
 
-    def ack(self, caller: Caller, name: str, targets: Sequence[str], reply: Reply) -> None:
-        """Acknowledge messages: once this is answered they are never delivered to the subscription again."""
-        self._settle(caller, name, targets, reply, Acknowledge)
+    def ack(
+        self, caller: Caller, name: str, targets: Sequence[str], reply: Reply, *, accepts_late: bool = False
+    ) -> None:
+        """Acknowledge messages: once this is answered they are never delivered to the subscription again.
+
+        accepts_late: see `Acknowledge`.
+        """
+        self._settle(caller, name, targets, reply, Acknowledge, accepts_late=accepts_late)
 
     async def ack_in_transaction(
         self, caller: Caller, name: str, targets: Sequence[str], transaction: Transaction

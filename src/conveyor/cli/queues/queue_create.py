@@ -84,6 +84,12 @@ _MaxInFlight = Annotated[
     int | None,
     typer.Option(metavar="N", help="Largest number of leases at a time in each partition.", show_default="100000"),
 ]
+_MaxInFlightPerKey = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="With --ordering key: largest number of messages of a key in one lease.", show_default="1"
+    ),
+]
 _Paused = Annotated[bool, typer.Option("--paused", help="Create the subscription paused.")]
 
 
@@ -105,6 +111,7 @@ def create(
     priority_ageing: _PriorityAgeing = None,
     fair_by: _FairBy = None,
     max_in_flight: _MaxInFlight = None,
+    max_in_flight_per_key: _MaxInFlightPerKey = None,
     paused: _Paused = False,
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
@@ -140,6 +147,7 @@ def create(
         "priority_ageing_ms": _ms("--priority-ageing", priority_ageing),
         "fair_by": fair_by,
         "max_in_flight": max_in_flight,
+        "max_in_flight_per_key": max_in_flight_per_key,
         "paused": paused or None,
     }
     document = {"name": name, "start": start_document("--start", start), **_given(policy)}

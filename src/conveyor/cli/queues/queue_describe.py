@@ -33,6 +33,7 @@ _POLICY = (
     "visibility_timeout",
     "max_deliveries",
     "max_in_flight",
+    "max_in_flight_per_key",
     "retry",
     "dead_letter_topic",
     "on_expiry",

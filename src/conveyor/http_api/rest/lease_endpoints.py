@@ -61,11 +61,14 @@ class PeekQuery(Struct, forbid_unknown_fields=True):
 
 
 class LeaseDocument(MessageDocument, kw_only=True):
-    """A leased message. Acknowledge it by `ack_id` or `message_id` before the lease expires."""
+    """A leased message. Acknowledge it by `ack_id` or `message_id` before the lease expires. first_delivered_ms: when
+    the message was first leased, or a later time after the leader of the partition has changed or restarted.
+    """
 
     ack_id: str
     delivery_count: int
     lease_expires_at_ms: int
+    first_delivered_ms: int
 
 
 class LeaseList(Struct):
@@ -194,6 +197,7 @@ def _show_lease(lease: LeasedMessage) -> LeaseDocument:
         ack_id=lease.ack_id,
         delivery_count=lease.delivery_count,
         lease_expires_at_ms=lease.expires_ms,
+        first_delivered_ms=lease.first_delivered_ms,
     )
 
 

@@ -35,6 +35,14 @@ class Targets(Struct, forbid_unknown_fields=True, kw_only=True):
     message_ids: _Ids | UnsetType = UNSET
 
 
+class Ack(Targets, kw_only=True):
+    """accept_late: whether an `ack_id` is also accepted after its lease has expired, as long as the message was not
+    leased again. It has no effect with exactly-once delivery.
+    """
+
+    accept_late: bool = False
+
+
 class Nack(Targets, kw_only=True):
     """delay: time until the message can be leased again; default: the subscription's `retry`."""
 
@@ -68,10 +76,11 @@ class SettledList(Struct):
     results: list[Settled]
 
 
-def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]], reply: Responder[SettledList]) -> None:
+def ack_messages(call: HttpCall[NoQuery, Annotated[Ack, ONE_OF]], reply: Responder[SettledList]) -> None:
     """Acknowledge messages: they are settled and never delivered again."""
-    name, targets = subscription_of(call).name, targets_of(call.body)
-    call.broker.queues.settlements.ack(call.caller, name, targets, _settled(call.body, targets, reply))
+    name, body, targets = subscription_of(call).name, call.body, targets_of(call.body)
+    settled = _settled(body, targets, reply)
+    call.broker.queues.settlements.ack(call.caller, name, targets, settled, accepts_late=body.accept_late)
 
 
 def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]], reply: Responder[SettledList]) -> None:

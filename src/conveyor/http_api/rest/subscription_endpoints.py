@@ -15,6 +15,7 @@ from conveyor.kernel.histogram import quantile
 from conveyor.queues.delivery.ack_delays import DELAY_BOUNDS_MS, AckDelays
 from conveyor.queues.subscription.policy import (
     MAX_HEADER_CHARACTERS,
+    MAX_IN_FLIGHT_PER_KEY,
     MAX_NAME_CHARACTERS,
     MAX_VISIBILITY_MS,
     StartPosition,
@@ -41,7 +42,8 @@ class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
     """Changes of a subscription's policy. Fields that are left out keep their values.
 
     filter: a CEL expression. max_deliveries: 0 for no limit. fair_by: a header; messages with different values of it
-    are delivered in turn.
+    are delivered in turn. max_in_flight_per_key: the most messages of one key that one request leases, with ordering
+    `key`.
     """
 
     filter: Annotated[str, Meta(min_length=1)] | UnsetType | None = UNSET
@@ -56,6 +58,7 @@ class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
     priority_ageing_ms: _Milliseconds | UnsetType = UNSET
     fair_by: Annotated[str, Meta(min_length=1, max_length=MAX_HEADER_CHARACTERS)] | UnsetType | None = UNSET
     max_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    max_in_flight_per_key: Annotated[int, Meta(ge=1, le=MAX_IN_FLIGHT_PER_KEY)] | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
 
 
@@ -93,6 +96,7 @@ class SubscriptionDocument(Struct, kw_only=True):
     priority_ageing_ms: int
     fair_by: str | None
     max_in_flight: int
+    max_in_flight_per_key: int
     paused: bool
 
 

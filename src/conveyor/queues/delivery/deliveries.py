@@ -13,12 +13,13 @@ takes its old entry: with a second one it would be leased twice.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from conveyor.kernel.range_set import ranges_of
 from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.available import Available
 from conveyor.queues.delivery.dead_lettering import DeadLettering
+from conveyor.queues.delivery.ended_leases import EndedLeases
 from conveyor.queues.delivery.expiries import Expiries
 from conveyor.queues.delivery.held_leases import HeldLeases, Lease
 from conveyor.queues.delivery.ordering import ordering_of
@@ -45,6 +46,7 @@ class Deliveries:
         self.available = Available(subscription.policy.priority_ageing_ms)
         self.ordering = ordering_of(subscription.policy)
         self.leases = HeldLeases()
+        self.ended = EndedLeases()
         self.withheld = Withheld()
         self.dead_lettering = DeadLettering(subscription.id, progress, probe)
         self._not_due = NotDue()
@@ -145,13 +147,19 @@ class Deliveries:
         while unread:
             offset = unread[-1]
             message = source.get(offset) if offset in self._progress.pending else None
-            if message is not None and not self.ordering.is_behind(offset, message.key):
-                self.ordering.admit(offset, message.key)
+            if message is not None:
+                self.ordering.hold(offset, message.key)
             unread.pop()
 
-    def settled(self, offsets: Iterable[int]) -> None:
+    def settled(self, offsets: Collection[int]) -> None:
         """Messages are settled: the next messages of their keys may be leased."""
+        self.ended.forget(offsets)
         for offset in self.ordering.settled(offsets):
+            self.available.push(offset, DEFAULT_PRIORITY, 0)
+
+    def returned(self, offsets: Iterable[int]) -> None:
+        """Messages that were leased have another place again, and others of their keys may be leased before them."""
+        for offset in self.ordering.returned(offsets):
             self.available.push(offset, DEFAULT_PRIORITY, 0)
 
     def cancel(self, offset: int) -> None:

@@ -16,7 +16,8 @@ _MAX_STALE_OFFSETS = 1_000
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """A lease of one message or of several. delivery_count: 1 for the first delivery. priority, group: the place to
     which the messages return. published_ms: the timestamp of the messages; 0 while they have not been read. caller,
-    client_id: who holds it, as long as this broker knows the lease: nothing of a lease is stored.
+    client_id: who holds it, as long as this broker knows the lease: nothing of a lease is stored. first_delivered_ms:
+    when the messages were first leased.
     """
 
     number: int
@@ -27,6 +28,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     published_ms: int = 0
     caller: Caller | None = None
     client_id: str = ""
+    first_delivered_ms: int = 0
 
 
 published_ms_of = attrgetter("published_ms")

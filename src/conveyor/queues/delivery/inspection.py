@@ -151,11 +151,13 @@ def message_state(queue: SubscriptionQueue, message: Message, now_ms: int) -> Me
         return MessageState("leased", lease.delivery_count, lease.ends_ms, _consumer(lease))
     if attempt is not None and attempt.dead_letter_reason is not None:
         return MessageState("dying", attempt.deliveries)
-    if attempt is not None:
-        state = "retrying" if attempt.due_ms > now_ms else "available"
-        return MessageState(state, attempt.deliveries, attempt.due_ms if state == "retrying" else None)
+    if attempt is not None and attempt.due_ms > now_ms:
+        return MessageState("retrying", attempt.deliveries, attempt.due_ms)
+    deliveries_count = 0 if attempt is None else attempt.deliveries
     if deliveries.ordering.is_behind(offset, message.key):
-        return MessageState("waiting")
+        return MessageState("waiting", deliveries_count)
+    if attempt is not None:
+        return MessageState("available", deliveries_count)
     due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
     return MessageState("delayed", 0, due_ms) if due_ms > now_ms else MessageState("available")
 

@@ -17,6 +17,7 @@ from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.record_source import MessageSource, StillPacked
 from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
+from conveyor.queues.delivery.available import Popped
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.queues.delivery.findings import Findings
@@ -49,7 +50,7 @@ from conveyor.queues.subscription.queue_records import (
 )
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
-from conveyor.records.message_attributes import PLAIN, MessageAttributes, read_attributes
+from conveyor.records.message_attributes import DEFAULT_PRIORITY, PLAIN, MessageAttributes, read_attributes
 
 _EXAMINED_AT_ONCE = 2_000
 _EXPIRED_AT_ONCE = 500
@@ -132,6 +133,7 @@ class SubscriptionQueue:
         the loop first.
         """
         self.deliveries.block_keys_of_pending(self._source)
+        self.deliveries.ordering.begin_call(self._policy.max_in_flight_per_key)
         findings = Findings(self.selection.filter, command.max_bytes, at_least_one=command.at_least_one)
         wanted = min(command.count, self._room)
         examined = 0
@@ -150,15 +152,24 @@ class SubscriptionQueue:
 
         Messages that were delivered before are acquired one at a time, so all have the lease's delivery count.
         """
-        available = self.deliveries.available
-        limit = self.deliveries.ordering.run_limit(available, count)
-        popped = available.pop(now_ms, command.lowest_priority, limit) if limit else None
+        available, ordering = self.deliveries.available, self.deliveries.ordering
+        following = ordering.following()
+        popped: Popped | None
+        if following is not None:
+            popped = Popped(following, following + 1, DEFAULT_PRIORITY, NO_GROUP)
+        else:
+            limit = ordering.run_limit(available, count)
+            popped = available.pop(now_ms, command.lowest_priority, limit) if limit else None
         if popped is None:
             return None
         start, end, priority, group = popped
-        delivery_count = self.progress.deliveries_of(start) + 1
+        delivery_count, first_ms = 1, now_ms
+        attempt = self.progress.attempts.get(start)
+        if attempt is not None:
+            delivery_count = attempt.deliveries + 1
+            first_ms = self.deliveries.ended.first_delivered_ms(start) or attempt.first_failure_ms
         number, ends_ms = next(self._register.numbers), now_ms + command.visibility_ms
-        lease = Lease(number, ends_ms, delivery_count, priority, group, 0, command.caller, command.client_id)
+        lease = Lease(number, ends_ms, delivery_count, priority, group, 0, command.caller, command.client_id, first_ms)
         return Acquired(lease, self.deliveries.acquire(start, end, lease), end - start)
 
     def materialise(self, acquired: Acquired, now_ms: int, findings: Findings) -> bool:
@@ -181,10 +192,14 @@ class SubscriptionQueue:
                 if message.timestamp_ms != lease.published_ms:
                     lease = msgspec.structs.replace(lease, published_ms=message.timestamp_ms)
                 leases[offset] = lease
+                if lease.delivery_count > 1:
+                    self.deliveries.ended.leased(offset)
                 findings.bytes += findings.next_bytes
                 lease_id = LeaseId(message.partition, offset, incarnation, lease.number)
                 ack_id = encode_ack_id(self._subscription.id, lease_id)
-                findings.leased.append(LeasedMessage(ack_id, message, lease.delivery_count, lease.ends_ms))
+                findings.leased.append(
+                    LeasedMessage(ack_id, message, lease.delivery_count, lease.ends_ms, lease.first_delivered_ms)
+                )
                 if self._guarantee.settles_at_once:
                     findings.settled.append(offset)
                     self._give_up(offset)
@@ -200,8 +215,10 @@ class SubscriptionQueue:
 
     def acknowledge(self, command: Acknowledge, now_ms: int) -> Decision:
         """Settle messages as done. A repeated ack succeeds; with exactly-once delivery, only by the same lease."""
-        results, leases = self._targets.to_acknowledge(command.targets)
-        self._end(leases)
+        results, leases = self._targets.to_acknowledge(command)
+        for offset in leases:
+            if self.deliveries.leases.pop(offset, None) is None:  # It had expired.
+                self.deliveries.withheld.cancel(offset)
         self._probe.ack_delays.observe(map(published_ms_of, leases.values()), now_ms)
         self._probe.acknowledged += len(leases)
         self._guarantee.acknowledged(leases)
@@ -236,7 +253,9 @@ class SubscriptionQueue:
                     published_ms.append(lease.published_ms)
                     self._guarantee.acknowledged({offset: lease})
                 self.deliveries.settled((offset,))
-            elif lease is not None:
+            elif lease is None:
+                self.deliveries.returned((offset,))
+            else:
                 number = next(self._register.numbers)
                 ended = msgspec.structs.replace(lease, number=number, ends_ms=0)
                 self.deliveries.leases.grant(offset, offset + 1, ended)
@@ -247,7 +266,7 @@ class SubscriptionQueue:
         results, leases = self._targets.of(command)
         self._end(leases)
         self._probe.retried += len(leases)
-        return results, self._fail(leases.items(), now_ms, command.delay_ms)
+        return results, self._fail(leases.items(), now_ms, command.delay_ms, is_expired=False)
 
     def extend(self, command: Extend, now_ms: int) -> Decision:
         """Change the end of leases."""
@@ -274,6 +293,7 @@ class SubscriptionQueue:
                 self.deliveries.withheld.hold_back(offset, now_ms, command.delay_ms, lease.priority)
             else:
                 self.deliveries.available.push(offset, lease.priority, 0, lease.group)
+        self.deliveries.returned(leases)
         return None, []
 
     def redeliver(self, command: Redeliver, now_ms: int) -> Decision:
@@ -324,7 +344,7 @@ class SubscriptionQueue:
         ended = self.deliveries.leases.pop_ended(now_ms, _EXPIRED_AT_ONCE)
         self._probe.expired += len(ended)
         if ended:
-            records += self._fail(ended, now_ms, 0)
+            records += self._fail(ended, now_ms, 0, is_expired=True)
         return records
 
     def _expire_overdue(self, now_ms: int) -> Findings:
@@ -396,6 +416,7 @@ class SubscriptionQueue:
             due_ms = attributes.due_ms if attempt is None else attempt.due_ms
             if due_ms > now_ms:
                 self.deliveries.withheld.add(offset, due_ms, leases.pop(offset).priority)
+                self.deliveries.returned((offset,))
                 return None
         return message
 
@@ -420,7 +441,9 @@ class SubscriptionQueue:
         for offset in leases:
             del self.deliveries.leases[offset]
 
-    def _fail(self, leases: Iterable[tuple[int, Lease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
+    def _fail(
+        self, leases: Iterable[tuple[int, Lease]], now_ms: int, delay_ms: int | None, *, is_expired: bool
+    ) -> list[LogRecord]:
         attempts: list[tuple[int, Attempt]] = []
         records: list[LogRecord] = []
         for offset, lease in leases:
@@ -437,6 +460,8 @@ class SubscriptionQueue:
             )
             attempts.append((offset, attempt))
             self.deliveries.retry(offset, attempt, lease.priority, lease.group, now_ms)
+            self.deliveries.ended.add(offset, lease, is_expired=is_expired)
+        self.deliveries.returned([offset for offset, _ in attempts])
         return [failed(self._subscription.id, attempts), *records] if attempts else records
 
     def _dead_letter(self, offset: int, deliveries: int, reason: str, now_ms: int) -> LogRecord:

@@ -7,7 +7,7 @@ from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.queues.delivery.guarantees import AtLeastOnce, LeaseRegister
 from conveyor.queues.delivery.held_leases import Lease
-from conveyor.queues.queue_commands import Release, Settled, SettleMessages, Target
+from conveyor.queues.queue_commands import Acknowledge, Release, Settled, SettleMessages, Target
 from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
 from conveyor.queues.subscription.subscription_progress import Progress
 
@@ -36,9 +36,10 @@ class TargetLeases:
         """Return the result for each target, and the valid leases."""
         return divided(command.targets, list(map(self.find, command.targets)))
 
-    def to_acknowledge(self, targets: Sequence[Target]) -> tuple[Settled, dict[int, Lease]]:
-        """Return the result for each target of an ack, and the leases that it ends."""
-        return divided(targets, list(map(self._find_to_acknowledge, targets)))
+    def to_acknowledge(self, command: Acknowledge) -> tuple[Settled, dict[int, Lease]]:
+        """Return the result for each target of an ack, and the leases by which it settles messages."""
+        find = self._find_to_acknowledge_late if command.accepts_late else self._find_to_acknowledge
+        return divided(command.targets, list(map(find, command.targets)))
 
     def find(self, target: Target) -> Lease | RequestError:
         """Return the lease of a target, or why it has none."""
@@ -67,6 +68,15 @@ class TargetLeases:
         if offset in self._progress.dead:
             return lease_lost("the message is a dead letter: redrive or drop it")
         return self._guarantee.repeated(target)
+
+    def _find_to_acknowledge_late(self, target: Target) -> FoundLease:
+        """See `Acknowledge.accepts_late`."""
+        found = self._find_to_acknowledge(target)
+        if not isinstance(found, RequestError) or target.lease is None or self._guarantee.needs_lease:
+            return found
+        lease = self._deliveries.ended.expired(target.offset)
+        is_last = lease is not None and target.lease == (self._register.incarnation, lease.number)
+        return lease if is_last and not self._progress.is_settled(target.offset) else found
 
 
 def divided(targets: Sequence[Target], found: Sequence[FoundLease]) -> tuple[Settled, dict[int, Lease]]:

@@ -15,6 +15,8 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 MAX_VISIBILITY_MS = 12 * 3_600_000
 MAX_NAME_CHARACTERS = 200
+MAX_IN_FLIGHT_PER_KEY = 1_000
+"""As many messages as one request leases."""
 MAX_HEADER_CHARACTERS = 200
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -32,6 +34,7 @@ _RANGES = {
     "max_deliveries": (0, 1_000_000),
     "priority_ageing_ms": (0, _FOREVER_MS),
     "max_in_flight": (1, 1_000_000),
+    "max_in_flight_per_key": (1, MAX_IN_FLIGHT_PER_KEY),
     "base_ms": (0, _FOREVER_MS),
     "cap_ms": (0, _FOREVER_MS),
 }
@@ -64,6 +67,7 @@ class Policy:
     fair_by: the header whose values take turns in delivery.
     priority_ageing_ms: the waiting time after which a message's priority rises by one; 0 for never.
     max_in_flight: the most concurrent leases in each partition.
+    max_in_flight_per_key: with key order, the most messages of one key that one lease command takes.
     """
 
     filter: str | None = None
@@ -78,6 +82,7 @@ class Policy:
     priority_ageing_ms: int = 0
     fair_by: str | None = None
     max_in_flight: int = 100_000
+    max_in_flight_per_key: int = 1
     paused: bool = False
 
 
@@ -125,6 +130,8 @@ def policy_from_document(topic: str, document: Mapping[str, object], base: Polic
         raise _invalid(f"dead_letter_topic is the topic itself, '{topic}': choose another")
     if policy.ordering == "key" and policy.fair_by is not None:
         raise _invalid("ordering 'key' and fair_by exclude each other: choose one")
+    if policy.ordering != "key" and policy.max_in_flight_per_key > 1:
+        raise _invalid("max_in_flight_per_key above 1 has an effect with ordering 'key' only: set both")
     return policy
 
 

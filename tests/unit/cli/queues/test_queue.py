@@ -67,8 +67,15 @@ def test_every_option_of_create_reaches_the_policy(run_on_broker: Run) -> None:
         "priority_ageing_ms": 10_000,
         "fair_by": "user",
         "max_in_flight": 7,
+        "max_in_flight_per_key": 1,
         "paused": True,
     }
+
+
+def test_keys_are_leased_in_batches(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t")
+    run_on_broker("queue", "create", "t", "q", "--ordering", "key", "--max-in-flight-per-key", "5")
+    assert "max in flight per key  5" in run_on_broker("queue", "describe", "q").out
 
 
 def test_help_of_create_shows_the_defaults(run_on_broker: Run) -> None:
@@ -88,7 +95,7 @@ def test_queue_is_described(run_with_queue: Run) -> None:
     assert lines[0] == "subscription q on topic t, started at earliest"
     words = {tuple(line.split()[:3]) for line in lines}
     assert {("depth", "2", "can"), ("dead", "letter", "topic"), ("visibility", "timeout", "30s")} <= words
-    assert "retry               after 1s, then times 2, 1m at most" in lines
+    assert "retry                  after 1s, then times 2, 1m at most" in lines
     run_with_queue("queue", "pause", "q")
     assert run_with_queue("queue", "describe", "q").out.splitlines()[0].endswith("'conveyor queue resume' resumes it")
 
