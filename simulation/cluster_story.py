@@ -22,6 +22,7 @@ from simulation.clients.cluster_clients import ClusterOffsets, ClusterOperator, 
 from simulation.clients.cluster_queue import ClusterQueueLedger, ClusterWorker
 from simulation.clients.deletions import RecordDeleter
 from simulation.clients.groups.cluster_groups import ClusterGroups
+from simulation.clients.keys.ordered_keys_clients import ORDERED_POLICY, ORDERED_SUBSCRIPTION, OrderedKeysClients
 from simulation.clients.pipelined_producer import PipelinedProducer
 from simulation.clients.pipeliner import Pipeliner
 from simulation.clients.policy_operator import LateHardening, PolicyOperator
@@ -69,6 +70,8 @@ from simulation.troubles import (
     FIVE_BROKERS,
     GUARDED_TOPIC,
     MEMBERS,
+    ORDERED_KEYS,
+    ORDERED_TOPIC,
     REST,
     REST_IN,
     RETENTION,
@@ -203,6 +206,9 @@ class _ClusterStory:
         if REST in rules.troubles:
             rest = RestClients(cluster, self.counts)
             self._add(rest, rest.clients)
+        if ORDERED_KEYS in rules.troubles:
+            keys = OrderedKeysClients(cluster, self.counts)
+            self._add(keys, keys.clients)
         if USERS in rules.troubles:
             audit = AuditPromise(cluster)
             self._add(audit, user_clients(cluster, audit, self.counts))
@@ -421,14 +427,15 @@ class _ClusterStory:
 
     async def _subscribe(self, door: ClientDoor) -> None:
         subscriptions = self._cluster.tree.image.subscriptions
-        wanted = (
-            (QUEUE_TOPIC, SUBSCRIPTION),
-            (REST_IN, REST_SUBSCRIPTION),
-            (GUARDED_TOPIC, GUARDED_SUBSCRIPTION),
+        wanted: tuple[tuple[str, str, Mapping[str, object]], ...] = (
+            (QUEUE_TOPIC, SUBSCRIPTION, {}),
+            (REST_IN, REST_SUBSCRIPTION, {}),
+            (GUARDED_TOPIC, GUARDED_SUBSCRIPTION, {}),
+            (ORDERED_TOPIC, ORDERED_SUBSCRIPTION, ORDERED_POLICY),
         )
-        for topic, name in wanted:
+        for topic, name, policy in wanted:
             if topic in self._cluster.tree.image.topics and name not in subscriptions:
-                await create_subscription(door.any(), topic, name)
+                await create_subscription(door.any(), topic, name, **policy)
 
     def _raise_bugs(self) -> None:
         bugs = self.bugs + self._cluster.bugs

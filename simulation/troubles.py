@@ -16,6 +16,7 @@
     churn           topics are made, grown, changed, deleted and made again under the same names
     members         groups whose members join, leave, die, and commit offsets, also too late
     rest            messages and transactions over REST, through any broker
+    ordered_keys    a queue with key order, whose workers lease several messages of a key at once, and acknowledge late
     users           users are added and removed and get other passwords and rights, while clients log in and ask, over
                     Kafka and REST
     clocks          the wall clocks of single brokers are set forward and back
@@ -63,6 +64,7 @@ REST_IN, REST_OUT = "rest-in", ("rest-out", "rest-log")
 REST_TOPICS = (REST_IN, *REST_OUT)
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
 FIVE_BROKERS, USERS, GUARDED_TOPIC = "five_brokers", "users", "guarded"
+ORDERED_KEYS, ORDERED_TOPIC = "ordered_keys", "ordered"
 BULK, BULK_TOPIC = "bulk", "bulky"
 BULK_BYTES, BULK_REQUEST_BYTES = 150_000, 32_768
 _USER_ACTIONS = ("log_in", "ask", "read", "read", "write")
@@ -168,6 +170,19 @@ TROUBLES: Mapping[str, Trouble] = {
         (30, 60),
         is_of_broker=False,
         topics={name: {} for name in REST_TOPICS},
+    ),
+    ORDERED_KEYS: Trouble(
+        [
+            *[("keys-publisher", "produce")] * 4,
+            *[
+                (f"keys-worker-{number}", action)
+                for number in (1, 2)
+                for action in ("lease", "lease", "lease", "settle", "settle", "ack_late")
+            ],
+        ],
+        (40, 80),
+        is_of_broker=False,
+        topics={ORDERED_TOPIC: {}},
     ),
     USERS: Trouble(
         [

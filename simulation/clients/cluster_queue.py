@@ -13,7 +13,7 @@ granted and ended at their leader, and not those at which they arrived. Nothing 
 a queue whose records may be lost; see `replica_ledger`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,8 +32,10 @@ _EPOCH_SHIFT = 32
 
 
 @dataclass(slots=True)
-class _Granted:
-    """incarnation: of the loaded queue; see `ack_id`. granted_ms, ends_ms: in steady time, the earliest and the latest
+class Granted:
+    """A lease as its leader has granted it.
+
+    incarnation: of the loaded queue; see `ack_id`. granted_ms, ends_ms: in steady time, the earliest and the latest
     moments at which the lease may have been granted, and may have ended: it expired, or its settlement began.
     """
 
@@ -45,6 +47,10 @@ class _Granted:
     def epoch(self) -> int:
         """The leader epoch."""
         return self.incarnation >> _EPOCH_SHIFT
+
+    def is_apart(self, earlier: "Granted") -> bool:
+        """Return whether this lease may have been granted after the end of another one, or have ended before it."""
+        return self.granted_ms[1] >= earlier.ends_ms[0] or earlier.granted_ms[1] >= self.ends_ms[0]
 
 
 class ClusterQueueLedger:
@@ -62,13 +68,13 @@ class ClusterQueueLedger:
         self.leased: set[str] = set()
         self._payloads: set[str] = set()
         """Of all leased messages. No two messages have the same."""
-        self._leases: dict[str, dict[str, _Granted]] = {}
+        self._leases: dict[str, dict[str, Granted]] = {}
         """The leases of each message, by ack id."""
         self._acked_ms: dict[str, int] = {}
-        self._epochs: dict[int, list[_Granted]] = {}
+        self._epochs: dict[int, list[Granted]] = {}
         """The first lease of each epoch, by partition."""
 
-    def lease(self, lease: ClientLease, partition: int, granted: _Granted) -> None:
+    def lease(self, lease: ClientLease, partition: int, granted: Granted) -> None:
         """Check and note a lease."""
         name = lease.message_id
         if not self._is_excused():
@@ -77,6 +83,10 @@ class ClusterQueueLedger:
         self._leases.setdefault(name, {})[lease.ack_id] = granted
         self.leased.add(name)
         self._payloads.add(lease.payload)
+
+    def leases_of(self, message_id: str) -> Mapping[str, Granted]:
+        """Return the leases of a message by ack id."""
+        return self._leases.get(message_id, {})
 
     def release(self, lease: ClientLease, now_ms: int) -> None:
         """Note that a worker is about to settle its lease."""
@@ -102,18 +112,17 @@ class ClusterQueueLedger:
         if unseen:
             raise InvariantBroken("NoneSettledUnseen", f"{unseen[0]} and {len(unseen) - 1} others were never leased")
 
-    def _check(self, name: str, granted: _Granted) -> None:
+    def _check(self, name: str, granted: Granted) -> None:
         earliest_ms, latest_ms = granted.granted_ms
         if earliest_ms > self._acked_ms.get(name, earliest_ms):
             raise InvariantBroken("NoResurrectedAck", f"message {name} was acknowledged")
         if (shown_ms := self._latest_at(latest_ms)) < self.published.get(name, 0):
             raise InvariantBroken("NotBeforeItIsDue", f"message {name} at {shown_ms}")
         for other in self._leases.get(name, {}).values():
-            is_apart = latest_ms >= other.ends_ms[0] or other.granted_ms[1] >= granted.ends_ms[0]
-            if other.incarnation == granted.incarnation and not is_apart:
+            if other.incarnation == granted.incarnation and not granted.is_apart(other):
                 raise InvariantBroken("NoDoubleLease", f"message {name} has the leases {other} and {granted}")
 
-    def _check_epoch(self, partition: int, granted: _Granted) -> None:
+    def _check_epoch(self, partition: int, granted: Granted) -> None:
         firsts = self._epochs.setdefault(partition, [])
         for first in firsts:
             if first.epoch > granted.epoch and first.granted_ms[1] < granted.granted_ms[0]:
@@ -167,7 +176,7 @@ class ClusterWorker:
 
     def _granted(
         self, lease: ClientLease, partition: int, incarnation: int, visibility_ms: int, asked_ms: int
-    ) -> _Granted:
+    ) -> Granted:
         """Find when a lease was granted: it expires by the wall clock of its leader, which may have been set since."""
         topic, arrived_ms = self._cluster.tree.image.topics[self._topic], self._cluster.clock.steady_ms()
         leader = self._cluster.leaders.of(topic.topic_id, partition, incarnation >> _EPOCH_SHIFT)
@@ -178,7 +187,7 @@ class ClusterWorker:
             for moment in broker.clock.shown_at(lease.expires_ms - visibility_ms, asked_ms, arrived_ms)
         )
         earliest_ms, latest_ms = (moments[0], moments[-1]) if moments else (asked_ms, arrived_ms)
-        return _Granted(incarnation, (earliest_ms, latest_ms), (earliest_ms + visibility_ms, latest_ms + visibility_ms))
+        return Granted(incarnation, (earliest_ms, latest_ms), (earliest_ms + visibility_ms, latest_ms + visibility_ms))
 
     async def settle_all(self, door: ClientDoor) -> None:
         """Ack all current leases."""

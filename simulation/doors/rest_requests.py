@@ -26,9 +26,9 @@ class ClientLease:
     payload: str
 
 
-async def create_subscription(door: SpeaksHttp, topic: str, name: str) -> str:
+async def create_subscription(door: SpeaksHttp, topic: str, name: str, **policy: object) -> str:
     """Create a subscription from the topic's start on, which delivers a message as often as needed. Returns its id."""
-    document = {"name": name, "start": "earliest", "max_deliveries": 0}
+    document = {"name": name, "start": "earliest", "max_deliveries": 0} | policy
     made = await ask(door, "POST", f"/topics/{topic}/subscriptions", document)
     return str(made["id"])
 

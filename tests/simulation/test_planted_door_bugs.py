@@ -40,7 +40,9 @@ from conveyor.kernel.access.acl_rules import AclRules
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.queue_commands import SettleMessages
+from conveyor.queues.delivery.ordering import KeyOrder, _Line
+from conveyor.queues.delivery.target_leases import FoundLease, TargetLeases
+from conveyor.queues.queue_commands import SettleMessages, Target
 from conveyor.server.kafka_listener import KafkaListener
 from simulation.story_rules import RULES
 from simulation.story_schedule import Step, StorySchedule
@@ -296,6 +298,30 @@ def with_nacked_messages(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
+def lease_keys_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call joins the messages of a key that another call has leased."""
+
+    def may_join(self: KeyOrder, line: Any, offset: int) -> bool:
+        return len(line.out) < self._limit
+
+    monkeypatch.setattr(KeyOrder, "_may_join", may_join)
+
+
+def pass_by_returned_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that has come back holds back nothing: later ones of its key are leased before it."""
+    monkeypatch.setattr(_Line, "has_earlier", lambda *_: False)
+
+
+def accept_late_acks_of_any_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late ack settles its message also if another consumer has leased it since."""
+
+    def find(self: TargetLeases, target: Target) -> FoundLease:
+        lease = self._deliveries.leases.get(target.offset) or self._deliveries.ended._leases.get(target.offset)
+        return self._find_to_acknowledge(target) if lease is None else lease
+
+    monkeypatch.setattr(TargetLeases, "_find_to_acknowledge_late", find)
+
+
 PLANTED: dict[Plant, Found] = {
     keep_the_rights_of_a_waiting_fetch: Found(0, {"NothingAfterItsRight"}, with_changing_rights),
     keep_the_rights_of_the_start: Found(0, {"NothingAfterItsRight", "RightsHold"}, troubled("users")),
@@ -314,6 +340,9 @@ PLANTED: dict[Plant, Found] = {
     accept_commits_of_earlier_generations: Found(4, {"CommitsHold"}, troubled("members")),
     accept_commits_of_earlier_epochs: Found(0, {"CommitsHold"}, troubled("members")),
     assign_before_the_release: Found(0, {"OwnedOnce"}, troubled("members")),
+    lease_keys_in_flight: Found(0, {"OneBatchPerKey", "KeysInOrder"}, troubled("ordered_keys")),
+    pass_by_returned_messages: Found(0, {"KeysInOrder"}, troubled("ordered_keys")),
+    accept_late_acks_of_any_lease: Found(0, {"LateAckByLastLease"}, troubled("ordered_keys")),
     commit_without_the_acknowledgements: Found(1, {"ProcessedOnce", "NoResurrectedAck"}, troubled("rest")),
     acknowledge_outside_of_the_transaction: Found(1, {"ProcessedOnce", "NoResurrectedAck"}, troubled("rest")),
 }
