@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.queues.delivery import deliveries
-from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.delivery.deliveries import MAX_INDEXED
 from conveyor.queues.delivery.inspection import message_state
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
@@ -40,9 +39,9 @@ from conveyor.queues.queue_commands import (
     Target,
 )
 from conveyor.records import compression
-from conveyor.records.message import Message
 from conveyor.settings.tree import TopicSettings
 from tests.properties.queue_messages import MESSAGES, ORDERS, PICKS, POLICIES, PRODUCERS, headers_of
+from tests.properties.queue_views import check_settled_states, ended_lease
 from tests.unit.queues.delivery_order import check_batches, check_priorities, check_turns
 from tests.unit.queues.model import COPY_LOGS, Hard, Known, QueueModel, hard_of, kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, subscription, target
@@ -67,6 +66,7 @@ class QueueStory(RuleBasedStateMachine):
         self.copies_count = 0
         self.unconfirmed: list[tuple[object, list[object]]] = []
         self.moments: list[dict[int, Known]] = []
+        self.knows_settlements = True
         self.flushed()
 
     @rule(specs=st.lists(MESSAGES, min_size=1, max_size=5), codec=st.sampled_from([compression.NONE, compression.LZ4]))
@@ -194,6 +194,7 @@ class QueueStory(RuleBasedStateMachine):
         start = self.log_start
         offset = start + pick % (self.end - start + 1)
         settled = self.model.seek(offset)
+        self.knows_settlements = False
         assert self.submit(SeekSubscription(subscription=SUBSCRIPTION, offset=offset)) == settled or start
 
     @rule(pick=st.integers(0, 1_000))
@@ -258,6 +259,7 @@ class QueueStory(RuleBasedStateMachine):
     @rule()
     def snapshot(self) -> None:
         self.stage.snapshot()
+        self.knows_settlements = False
         self.confirm()
 
     @rule(pick=st.integers(0, 1_000))
@@ -312,6 +314,10 @@ class QueueStory(RuleBasedStateMachine):
             assert (each.state.state == "leased") == (known.lease is not None)
             assert (each.state.state == "pending") == (known.pending is not None)
             assert (each.state.state == "dying") == known.dead_lettering
+
+    @invariant()
+    def views_are_the_models(self) -> None:
+        check_settled_states(self.stage, self.model, knows_all=self.knows_settlements)
 
     @invariant()
     def log_is_held_for_what_is_not_due(self) -> None:
@@ -486,12 +492,6 @@ class QueueStory(RuleBasedStateMachine):
 def _number(leased: LeasedMessage) -> int:
     _, number = target(leased).lease or (0, 0)
     return number
-
-
-def ended_lease(delivery_count: int) -> LeasedMessage:
-    """Return the lease of a message that was pending."""
-    ack_id = encode_ack_id(SUBSCRIPTION, LeaseId(0, 0, 0, 0))
-    return LeasedMessage(ack_id, Message("t", 0, 0, 0, None, None), delivery_count, 0)
 
 
 def test_queue_does_what_its_model_says() -> None:

@@ -238,15 +238,17 @@ class Consumer(msgspec.Struct, frozen=True):
 
 class MessageState(msgspec.Struct, frozen=True):
     """A message's state in one subscription: `available`, `leased`, `pending`, `delayed`, `retrying`, `waiting` (behind
-    another message of its key), `dying` (on its way to the dead-letter topic), `acknowledged`, `expired`, `dead` or
-    `cancelled`. delivery_count: None once the message is settled, because a settled message leaves no attempts.
-    consumer: of a message that is leased or pending; None if its lease is not known any more.
+    another message of its key), `dying` (on its way to the dead-letter topic), `acknowledged`, `filtered`, `expired`,
+    `dead`, `dropped` (it was a dead letter) or `cancelled`. delivery_count, settled_ms: of a settled message only while
+    its settlement is among the last ones; see `RecentSettlements`. consumer: of a message that is leased or pending;
+    None if its lease is not known any more.
     """
 
     state: str
     delivery_count: int | None = 0
     due_ms: int | None = None
     consumer: Consumer | None = None
+    settled_ms: int | None = None
 
 
 @dataclass(slots=True)

@@ -99,30 +99,33 @@ class QueueMachine:
         self.work_count = 0
         """The work of scans and passed deadlines so far, as about the number of messages with timers."""
         self._forgotten_below_offset = 0
+        self._snapshot_ms = 0
+        """The time of the last snapshot that was applied: its records do not tell when anything was settled."""
 
     def apply(self, record: LogRecord) -> None:
         assert record.key is not None
         assert record.value is not None
-        kind = Kind(record.value[0])
+        kind, at_ms = Kind(record.value[0]), record.timestamp_ms
         if kind is Kind.RESET:
             self._progress.clear()
             self.cancelled.clear()
+            self._snapshot_ms = at_ms
         elif kind is Kind.CANCELLED:
-            self._apply_cancelled(record.value)
+            self._apply_cancelled(record.value, 0 if at_ms == self._snapshot_ms else at_ms)
         elif kind is Kind.CUT:
             self._apply_cut(read_offset(record.value))
         elif kind is Kind.FORGOTTEN:
             self._progress.pop(UUID(bytes=record.key), None)
         else:
             progress = self._progress.setdefault(UUID(bytes=record.key), Progress())
-            progress.apply(kind, record.value)
+            progress.apply(kind, record.value, 0 if at_ms == self._snapshot_ms else at_ms)
             if kind is Kind.STARTED:
                 self._apply_started(UUID(bytes=record.key), progress)
 
     def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         """See `StateMachine.resolve`."""
         for subscription, progress in self._progress.items():
-            offsets = progress.resolve(producer.producer_id, commits=commits)
+            offsets = progress.resolve(producer.producer_id, now_ms, commits=commits)
             queue = self._queues.get(subscription)
             if offsets and queue is not None:
                 queue.resolved(offsets, now_ms, commits=commits)
@@ -308,11 +311,11 @@ class QueueMachine:
         for progress in self._progress.values():
             progress.cut(offset)
 
-    def _apply_cancelled(self, value: bytes) -> None:
+    def _apply_cancelled(self, value: bytes, at_ms: int) -> None:
         for start, end in read_ranges(value):
             self.cancelled.add(start, end)
             for progress in self._progress.values():
-                progress.settle(start, end)
+                progress.settle(start, end, at_ms)
 
     def _seek(self, command: SeekSubscription, token: Token) -> Outcome:
         if command.subscription not in self._subscriptions:

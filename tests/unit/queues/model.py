@@ -46,6 +46,8 @@ class Known:
     pending: ProducerIdentity | None = None
     expired: tuple[int, int] | None = None
     """The last lease, if it has expired and the message was not leased again."""
+    failed_before: int = 0
+    """The failed deliveries before the message was settled."""
 
     @property
     def hard(self) -> Hard:
@@ -65,6 +67,7 @@ class Known:
         return 0 < self.expires_ms <= now_ms and not self.restored
 
     def settle(self) -> None:
+        self.failed_before = self.deliveries
         self.settled, self.dead_lettering, self.restored, self.deliveries, self.lease = True, False, False, 0, None
         self.pending = self.expired = None
 

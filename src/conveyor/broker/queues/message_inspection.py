@@ -109,9 +109,10 @@ class MessageInspection:
                 raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}'")
             queue = partition.machine.queue(subscription.id)
             if queue is not None:
-                is_cancelled = offset in partition.machine.cancelled
                 state = message_state(queue, message, self._clock.now_ms())
-                states[subscription.name] = MessageState("cancelled") if is_cancelled else state
+                if offset in partition.machine.cancelled:
+                    state = MessageState("cancelled", settled_ms=state.settled_ms)
+                states[subscription.name] = state
         return states
 
 

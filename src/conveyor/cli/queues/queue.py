@@ -12,6 +12,7 @@ from conveyor.cli.queues.queue_peek import peek
 from conveyor.cli.queues.queue_pull import pull
 from conveyor.cli.queues.queue_seek import purge, seek
 from conveyor.cli.queues.queue_settle import ack, nack
+from conveyor.cli.queues.queue_state import state
 from conveyor.cli.queues.queue_text import age
 from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import HttpClient, RefusedError, path_to
@@ -72,9 +73,9 @@ def _find(client: HttpClient, name: str) -> Any:
 
 
 def _row(subscription: dict[str, Any]) -> list[Any]:
-    state = "paused" if subscription["paused"] else "active"
+    activity = "paused" if subscription["paused"] else "active"
     numbers = [subscription["depth"], subscription["in_flight"], subscription["delayed"], subscription["dead"]]
-    return [subscription["name"], subscription["topic"], state, *numbers, age(subscription["oldest_age_ms"])]
+    return [subscription["name"], subscription["topic"], activity, *numbers, age(subscription["oldest_age_ms"])]
 
 
 def pause(name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None) -> None:
@@ -118,5 +119,5 @@ app.command()(create)
 app.command("list")(list_)
 app.command()(describe)
 app.command()(pull)
-for command in (ack, nack, peek, purge, seek, pause, resume, delete):
+for command in (ack, nack, peek, state, purge, seek, pause, resume, delete):
     app.command()(command)

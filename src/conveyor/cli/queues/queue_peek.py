@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_options import Name
-from conveyor.cli.queues.queue_text import as_text, one_line
+from conveyor.cli.queues.queue_text import as_text, consumer_text, one_line
 from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json
@@ -47,12 +47,5 @@ def peek(
 def _row(message: dict[str, Any]) -> list[Any]:
     due = None if message["due_ms"] is None else iso_time(message["due_ms"])
     texts = [one_line(as_text(message, "key"), 20), one_line(as_text(message, "payload"))]
-    consumer = _consumer(message.get("consumer"))
+    consumer = consumer_text(message.get("consumer"))
     return [message["message_id"], message["state"], message["delivery_count"], due, consumer, *texts]
-
-
-def _consumer(consumer: dict[str, str] | None) -> str | None:
-    if consumer is None:
-        return None
-    user = f"{consumer['principal']}@{consumer['address']}"
-    return f"{one_line(consumer['client_id'], 20)} {user}" if consumer["client_id"] else user

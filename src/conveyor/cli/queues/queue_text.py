@@ -40,6 +40,14 @@ def as_text(message: Document, field: str) -> str | None:
     return f"base64:{text}" if message.get(f"{field}_encoding") == "base64" else text
 
 
+def consumer_text(consumer: Document | None) -> str | None:
+    """Return the client that holds a lease: its id if it has given one, its user, and its address."""
+    if consumer is None:
+        return None
+    user = f"{consumer['principal']}@{consumer['address']}"
+    return f"{one_line(consumer['client_id'], 20)} {user}" if consumer["client_id"] else user
+
+
 def message_writer(format_: str, *, for_terminal: bool = False) -> WriteMessage:
     """Return a function that formats a message as lines, without the last line end. Raises ClientError.
 

@@ -10,7 +10,8 @@ from conveyor.records.message import Message
 
 _STATES = (
     "available, leased, pending (acknowledged in an open transaction), delayed, retrying, waiting (behind another of"
-    " its key), dying (about to become a dead letter), acknowledged, filtered, expired, dead or cancelled."
+    " its key), dying (about to become a dead letter), acknowledged, filtered, expired, dead, dropped (a dead letter"
+    " that was dropped) or cancelled."
 )
 MessageStateName: TypeAlias = Annotated[str, Meta(description=_STATES)]
 

@@ -39,14 +39,17 @@ class MessageList(Struct):
 
 
 class MessageStateDocument(Struct):
-    """The state of a message in one subscription. delivery_count: null once the message is settled. due_ms: the time at
-    which the state ends by itself, in ms since 1970. consumer: the client that holds its lease; null if nobody does.
+    """The state of a message in one subscription. Times are in ms since 1970. due_ms: the time at which the state ends
+    by itself. consumer: the client that holds its lease; null if nobody does. settled_ms: when the message was settled.
+    delivery_count and settled_ms of a settled message are null unless its settlement is among the last 256 of the
+    subscription in the partition.
     """
 
     state: MessageStateName
     delivery_count: int | None
     due_ms: int | None
     consumer: ConsumerDocument | None
+    settled_ms: int | None
 
 
 class MessageStates(Struct):
@@ -84,7 +87,9 @@ async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:
     states = await call.broker.queues.inspection.message_states(call.caller, topic, message_id)
     permitted = await call.permitted(DESCRIBE, ResourceType.GROUP, states.items(), name_of=itemgetter(0))
     shown = {
-        name: MessageStateDocument(state.state, state.delivery_count, state.due_ms, show_consumer(state))
+        name: MessageStateDocument(
+            state.state, state.delivery_count, state.due_ms, show_consumer(state), state.settled_ms
+        )
         for name, state in permitted
     }
     return MessageStates(message_id, shown)

@@ -9,6 +9,7 @@ from conveyor.log.record_source import BYTES_OF_A_RUN, MessageSource, StillPacke
 from conveyor.queues.delivery.held_leases import Lease
 from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
 from conveyor.queues.queue_commands import Consumer, MessageState, SubscriptionCounts
+from conveyor.queues.subscription.queue_records import Kind
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
 
@@ -142,7 +143,7 @@ def message_state(queue: SubscriptionQueue, message: Message, now_ms: int) -> Me
     """Return a message's state in a subscription."""
     offset, progress, deliveries = message.offset, queue.progress, queue.deliveries
     if progress.is_settled(offset):
-        return MessageState(_settled_state(queue, message), None)
+        return _settled(queue, message)
     lease, attempt = deliveries.leases.get(offset), progress.attempts.get(offset)
     if offset in progress.pending:
         held = deliveries.leases.pending.get(offset)
@@ -166,6 +167,17 @@ def _consumer(lease: Lease | None) -> Consumer | None:
     if lease is None or lease.caller is None:
         return None
     return Consumer(str(lease.caller.principal), lease.client_id, lease.caller.address)
+
+
+def _settled(queue: SubscriptionQueue, message: Message) -> MessageState:
+    state, last = _settled_state(queue, message), queue.progress.recent.of(message.offset)
+    if last is None:
+        return MessageState(state, None)
+    if last.kind is Kind.DROPPED:
+        state = "dropped"
+    failed = last.failed_deliveries
+    deliveries = None if failed is None else failed + (state == "acknowledged")
+    return MessageState(state, deliveries, settled_ms=last.settled_ms)
 
 
 def _settled_state(queue: SubscriptionQueue, message: Message) -> str:

@@ -35,6 +35,7 @@ from conveyor.queues.subscription.queue_records import (
     read_ranges,
     started,
 )
+from conveyor.queues.subscription.recent_settlements import RecentSettlements
 
 BEYOND = 1 << 62
 """Greater than any offset."""
@@ -54,6 +55,7 @@ class Progress:
         """Dead letters to deliver again, even after their time to live."""
         self.attempts: dict[int, Attempt] = {}
         self.pending = PendingAcks()
+        self.recent = RecentSettlements()
 
     def is_settled(self, offset: int) -> bool:
         return offset < self.start_offset or offset in self.settled
@@ -75,20 +77,20 @@ class Progress:
         settled = self.settled.count - self.settled.count_from(end_offset)
         return end_offset - self.start_offset - settled
 
-    def settle(self, start: int, end: int) -> None:
-        """Settle [start, end)."""
-        self._settle([(start, end)], Kind.SETTLED)
+    def settle(self, start: int, end: int, at_ms: int = 0) -> None:
+        """Settle [start, end). at_ms: see `apply`."""
+        self._settle([(start, end)], Kind.SETTLED, at_ms)
 
-    def apply(self, kind: Kind, value: bytes) -> None:
-        """Apply one record."""
+    def apply(self, kind: Kind, value: bytes, at_ms: int) -> None:
+        """Apply one record. at_ms: the time at which it was decided; 0 if that is not known."""
         match kind:
             case Kind.STARTED:
                 self._start(read_offset(value))
             case Kind.SETTLED | Kind.EXPIRED | Kind.DEAD:
-                self._settle(read_ranges(value), kind)
+                self._settle(read_ranges(value), kind, at_ms)
             case Kind.COPIED:
                 copies = read_copied(value)
-                self._settle([(copied.start, copied.end) for copied in copies], Kind.DEAD)
+                self._settle([(copied.start, copied.end) for copied in copies], Kind.DEAD, at_ms)
                 for copied in copies:
                     self.copies.add(copied)
             case Kind.FAILED | Kind.DEAD_LETTERING:
@@ -98,13 +100,13 @@ class Progress:
             case Kind.RESTORED:
                 self._restore(read_ranges(value))
             case Kind.DROPPED:
-                self._remove_dead(read_ranges(value))
+                self._drop(read_ranges(value), at_ms)
 
-    def resolve(self, producer_id: ProducerId, *, commits: bool) -> list[int]:
-        """End the transaction of a producer. Returns the messages that were pending."""
+    def resolve(self, producer_id: ProducerId, at_ms: int, *, commits: bool) -> list[int]:
+        """End the transaction of a producer. Returns the messages that were pending. at_ms: when it ended."""
         offsets = self.pending.take(producer_id)
         if commits:
-            self._settle(ranges_of(offsets), Kind.SETTLED)
+            self._settle(ranges_of(offsets), Kind.SETTLED, at_ms)
         return offsets
 
     def records(self, subscription: UUID) -> Iterator[LogRecord]:
@@ -131,6 +133,7 @@ class Progress:
         self._remove_dead([(offset, BEYOND)])
         self.attempts = {kept: attempt for kept, attempt in self.attempts.items() if kept < offset}
         self.pending.remove(offset, BEYOND)
+        self.recent.clear()
         self.start_offset = min(self.start_offset, offset)
 
     def reaches_beyond(self, offset: int) -> bool:
@@ -150,14 +153,19 @@ class Progress:
         self.restored = RangeSet()
         self.attempts = {}
         self.pending = PendingAcks()
+        self.recent.clear()
         self.expired.remove(offset, BEYOND)
         self._remove_dead([(offset, BEYOND)])
 
-    def _settle(self, ranges: list[Range], kind: Kind) -> None:
+    def _settle(self, ranges: list[Range], kind: Kind, at_ms: int) -> None:
+        attempts: list[tuple[int, Attempt]] = []
         for start, end in ranges:
-            self._forget_attempts(start, end)
+            if self.attempts:
+                attempts += self._take_attempts(start, end)
             if self.pending:
                 self.pending.remove(start, end)
+        if at_ms:
+            self.recent.add(ranges, kind, at_ms, attempts)
         self.restored.remove_all(ranges)
         if kind is Kind.EXPIRED:
             self.expired.add_all(ranges)
@@ -170,16 +178,18 @@ class Progress:
             self.settled.remove(self.start_offset, reached)
             self.start_offset = reached
 
-    def _forget_attempts(self, start: int, end: int) -> None:
+    def _take_attempts(self, start: int, end: int) -> list[tuple[int, Attempt]]:
         attempts = self.attempts
-        if not attempts:
-            return
         if end - start <= len(attempts):
-            for offset in range(start, end):
-                attempts.pop(offset, None)
+            offsets = [offset for offset in range(start, end) if offset in attempts]
         else:
-            for offset in [attempted for attempted in attempts if start <= attempted < end]:
-                del attempts[offset]
+            offsets = [attempted for attempted in attempts if start <= attempted < end]
+        return [(offset, attempts.pop(offset)) for offset in offsets]
+
+    def _drop(self, ranges: list[Range], at_ms: int) -> None:
+        self._remove_dead(ranges)
+        if at_ms:
+            self.recent.add(ranges, Kind.DROPPED, at_ms, ())
 
     def _remove_dead(self, ranges: list[Range]) -> None:
         """Remove the offsets that are no longer dead letters."""

@@ -198,6 +198,29 @@ def test_peek_leases_nothing(run_with_queue: Run) -> None:
     assert described(run_with_queue)["depth"] == 2
 
 
+def test_state_shows_when_a_message_was_settled(run_with_queue: Run) -> None:
+    assert run_with_queue("queue", "state", "t", "0-1").out.splitlines() == [
+        "subscription  state      deliveries  due  settled  consumer",
+        "q             available           0    -        -         -",
+    ]
+    pulled(run_with_queue)
+    run_with_queue("queue", "ack", "q", "0-0")
+    [name, state, deliveries, due, settled, consumer] = (
+        run_with_queue("queue", "state", "t", "0-0").out.splitlines()[1].split()
+    )
+    assert (name, state, deliveries, due, consumer) == ("q", "acknowledged", "1", "-", "-")
+    assert settled.endswith("Z")
+    shown = json.loads(run_with_queue("queue", "state", "t", "0-0", "--json").out)
+    assert shown["message_id"] == "0-0"
+    assert shown["subscriptions"]["q"]["settled_ms"] > 0
+
+
+def test_state_of_a_message_without_subscriptions(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t")
+    run_on_broker("produce", "t", given=b"a\n")
+    assert run_on_broker("queue", "state", "t", "0-0").out == "topic 't' has no subscriptions\n"
+
+
 def test_purge_asks_first(run_with_queue: Run) -> None:
     for answer in (b"", b"n\n"):
         refused = run_with_queue("queue", "purge", "q", given=answer)

@@ -27,7 +27,7 @@ def begun(offset: int = 0) -> Progress:
 def apply(progress: Progress, *written: LogRecord) -> None:
     for record in written:
         assert record.value is not None
-        progress.apply(Kind(record.value[0]), record.value)
+        progress.apply(Kind(record.value[0]), record.value, record.timestamp_ms)
 
 
 def ranges(kind: Kind, *found: tuple[int, int]) -> LogRecord:
