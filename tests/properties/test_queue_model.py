@@ -41,7 +41,7 @@ from conveyor.queues.queue_commands import (
 from conveyor.records import compression
 from conveyor.settings.tree import TopicSettings
 from tests.properties.queue_messages import MESSAGES, ORDERS, PICKS, POLICIES, PRODUCERS, headers_of
-from tests.properties.queue_views import check_settled_states, ended_lease
+from tests.properties.queue_views import check_scheduled, check_settled_states, ended_lease
 from tests.unit.queues.delivery_order import check_batches, check_priorities, check_turns
 from tests.unit.queues.model import COPY_LOGS, Hard, Known, QueueModel, hard_of, kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, subscription, target
@@ -318,6 +318,7 @@ class QueueStory(RuleBasedStateMachine):
     @invariant()
     def views_are_the_models(self) -> None:
         check_settled_states(self.stage, self.model, knows_all=self.knows_settlements)
+        check_scheduled(self.stage, self.model)
 
     @invariant()
     def log_is_held_for_what_is_not_due(self) -> None:

@@ -37,6 +37,7 @@ from conveyor.delay.forwarding_records import (
 from conveyor.delay.forwarding_scan import DueRun
 from conveyor.delay.waiting_offsets import WaitingOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.heap_search import HeapSearch, SearchedHeap
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command, LogRecord, Outcome, Reply, Token
 
@@ -111,7 +112,7 @@ class Forwarding:
         self._carried_out = 0
         self._settle_at_ms = 0
         self._ready: deque[Range] = deque()
-        self._timers: list[int] = []
+        self._timers = SearchedHeap()
         self._taker: Token | None = None
         """The caller that waits for the next intent."""
 
@@ -227,9 +228,17 @@ class Forwarding:
                 for first, next_offset in waiting.ranges(run.start, run.end):
                     self._make_ready(first, next_offset)
             elif run.start in waiting:
-                heapq.heappush(self._timers, run.due_ms << _OFFSET_BITS | run.start)
+                self._timers.push(run.due_ms << _OFFSET_BITS | run.start)
         waiting.remove(start, end)
         self.scanned_offset = end
+
+    def search(self, after: tuple[int, int], limit: int) -> HeapSearch:
+        """Return a search for the first records that are withheld; `place_of` reads what it finds.
+
+        after: a due time and an offset at it, behind which the records are.
+        """
+        due_ms, offset = after
+        return HeapSearch(self._timers, (due_ms << _OFFSET_BITS) + offset, limit, self._is_kept)
 
     def retain_from_offset(self) -> int:
         """Return the lowest offset of the delayed topic that is still needed."""
@@ -312,11 +321,20 @@ class Forwarding:
         else:
             self._ready.append((start, end))
 
+    def _is_kept(self, timer: int) -> bool:
+        offset = timer & _OFFSET_MASK
+        return offset in self._waiting and offset not in self._cancelled
+
     def _is_withheld(self, offset: int) -> bool:
         """Return whether a record waits, and is neither ready nor in the last intent."""
         last = () if self.last_intent is None else self.last_intent.ranges
         is_taken = any(start <= offset < end for ranges in (last, self._ready) for start, end in ranges)
         return offset in self._waiting and not is_taken
+
+
+def place_of(timer: int) -> tuple[int, int]:
+    """Return the due time and the offset of a record that a search has found."""
+    return timer >> _OFFSET_BITS, timer & _OFFSET_MASK
 
 
 def _refused(token: Token, refusal: RequestError) -> Outcome:

@@ -51,6 +51,9 @@ BODIES: dict[str, Any] = {
 }
 """A valid body for each endpoint that needs one."""
 
+STATUSES = {"GET /topics/{topic}/scheduled": 400}
+"""The answers of endpoints that cannot do what is asked of the things in the path: this one wants a delayed topic."""
+
 REFUSALS = {
     "Topic": "403 topic_authorization_failed",
     "Group": "403 group_authorization_failed",
@@ -152,7 +155,7 @@ async def test_requests_need_each_right_and_no_other(endpoint: Endpoint) -> None
         await door.broker.queues.leases.lease(CALLER, "billing", 1, 0, None)  # The message that bodies acknowledge.
         for request in reversed(asked):  # That of the endpoint itself last: it may delete what the path names.
             answer = await door.ask("alice", *request)
-            assert answer.status == endpoint.status, answer
+            assert answer.status == STATUSES.get(name_of(endpoint), endpoint.status), answer
 
 
 async def assert_nobody_gets_in(door: GuardedDoor, asked: list[Asked]) -> None:

@@ -22,6 +22,7 @@ from conveyor.broker.coordinators.log_follower import LogFollower
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import SNAPSHOT_BYTES, StateTrimming
 from conveyor.broker.partitions.disk_room import DiskRoom
+from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.delay.delayed_scan import DelayedScan, scan_packed
 from conveyor.delay.forwarding import (
     RECORDS_AT_ONCE,
@@ -221,6 +222,20 @@ class Forwarder(HostedMachine):
         withdraw = self.submit(CancelForwarding(offset=offset), answer)
         self._state.term.when_acknowledged(self._state.log.log_end_offset, partial(_answer_failure, answer))
         return withdraw
+
+    async def committed(self) -> None:
+        """Wait until all records that the delayed topic has acknowledged are committed. Raises RequestError."""
+        await wait_for_commits([self._delayed], self._clock)
+
+    @property
+    def stable_offset(self) -> int:
+        """The end of the records that the machine may know: those above may still be aborted."""
+        return last_stable_offset(self._delayed)
+
+    def check_running(self) -> None:
+        """Raise RequestError (COORDINATOR_NOT_AVAILABLE) if another forwarder may have taken over."""
+        if not self._is_running():
+            raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{self._delayed.identity} is closed: ask again")
 
     def retention_limits(self) -> RetentionLimits:
         """See `RetainingReader`. What is forwarded or cancelled is settled."""

@@ -35,12 +35,18 @@ class Forwarders(Coordinators[Forwarder]):
 
         Raises RequestError: UNKNOWN_TOPIC, PARTITION_OFFLINE, those of `Forwarder.cancel`.
         """
+        forwarder = await self.of(topic, number)
+        await answered(partial(forwarder.cancel, offset))
+
+    async def of(self, topic: str, number: int) -> Forwarder:
+        """Return the forwarder of a partition of a delayed topic. Raises RequestError: UNKNOWN_TOPIC,
+        PARTITION_OFFLINE; UNKNOWN_MESSAGE if the topic is not a delayed one.
+        """
         partition = self._table.find(topic, number)
         partition.leading()
         if self._target_of(topic) is None:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' is not a delayed topic")
-        forwarder = await self.loaded(partition)
-        await answered(partial(forwarder.cancel, offset))
+        return await self.loaded(partition)
 
     def gained(self, partition: Partition) -> None:
         """Load the forwarder of a partition, and those that forward to it."""

@@ -93,7 +93,7 @@ class QueuePartition(HostedMachine):
         """See `MachineRunner.submit`. While the messages are offline, leased ones can still be settled. If messages
         cannot be read, they go offline.
         """
-        refusal = self._delivery_refusal() if isinstance(command, LeaseMessages) else None
+        refusal = self.delivery_refusal() if isinstance(command, LeaseMessages) else None
         if refusal is not None:
             respond(refusal)
             return partial(ignored, None)
@@ -105,7 +105,7 @@ class QueuePartition(HostedMachine):
             respond(self.messages.failed_read(failure))
             return partial(ignored, None)
 
-    def _delivery_refusal(self) -> RequestError | None:
+    def delivery_refusal(self) -> RequestError | None:
         """Return why no message can be delivered: the messages are offline, or another broker may lead already."""
         if self.messages.offline.reason is not None:
             return self.messages.offline.error()
@@ -113,7 +113,7 @@ class QueuePartition(HostedMachine):
 
     def lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, also if the state log cannot commit."""
-        return self._delivery_refusal() or self.refusal()
+        return self.delivery_refusal() or self.refusal()
 
     def offline_error(self) -> RequestError | None:
         """Return the reason why no message can be leased, if the messages or the state are offline."""

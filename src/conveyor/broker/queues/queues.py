@@ -8,6 +8,7 @@ from conveyor.broker.queues.delayed_messages import DelayedMessages
 from conveyor.broker.queues.leasing.leases import Leases
 from conveyor.broker.queues.message_inspection import MessageInspection
 from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.queues.scheduled_messages import ScheduledMessages
 from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
@@ -42,4 +43,5 @@ class Queues:
         services.serving.callback(self.statistics.stop)
         self.delayed_messages = DelayedMessages(topics, coordinators.forwarders, calls, leaders)
         self.inspection = MessageInspection(services, subscriptions, subscribed, calls, leaders)
+        self.scheduled = ScheduledMessages(services, subscribed, calls, coordinators.forwarders)
         self.dead_letters = DeadLetters(services, topics, calls, fetch, produce)

@@ -10,6 +10,7 @@ from conveyor.cli.queues.queue_describe import describe
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_peek import peek
 from conveyor.cli.queues.queue_pull import pull
+from conveyor.cli.queues.queue_scheduled import scheduled
 from conveyor.cli.queues.queue_seek import purge, seek
 from conveyor.cli.queues.queue_settle import ack, nack
 from conveyor.cli.queues.queue_state import state
@@ -119,5 +120,5 @@ app.command()(create)
 app.command("list")(list_)
 app.command()(describe)
 app.command()(pull)
-for command in (ack, nack, peek, state, purge, seek, pause, resume, delete):
+for command in (ack, nack, peek, scheduled, state, purge, seek, pause, resume, delete):
     app.command()(command)

@@ -49,7 +49,7 @@ class Deliveries:
         self.ended = EndedLeases()
         self.withheld = Withheld()
         self.dead_lettering = DeadLettering(subscription.id, progress, probe)
-        self._not_due = NotDue()
+        self.not_due = NotDue()
         """Messages that have their place by offset before they are due. The log must keep them."""
         self.expiries = Expiries(progress, self.leases)
         self._attempted_offsets = sorted(progress.attempts)
@@ -59,7 +59,7 @@ class Deliveries:
     @property
     def is_full(self) -> bool:
         """Whether the index has reached its size limit, so that the scan pauses."""
-        timers_count = len(self.withheld) + len(self._not_due) + len(self.expiries)
+        timers_count = len(self.withheld) + len(self.not_due) + len(self.expiries)
         return max(self.available.cost, timers_count + len(self.dead_lettering.expired_in_place)) >= MAX_INDEXED
 
     def take(self, runs: Iterable[Scanned], next_offset: int, now_ms: int) -> None:
@@ -81,7 +81,7 @@ class Deliveries:
         """See `NoOrder.is_by_offset`."""
         if run.due_ms > now_ms:
             for offset in range(run.start, run.end):
-                self._not_due.add(offset, run.due_ms)
+                self.not_due.add(offset, run.due_ms)
         return run._replace(priority=DEFAULT_PRIORITY, due_ms=0, group=NO_GROUP)
 
     def _skip(self, start: int, end: int) -> None:
@@ -98,6 +98,8 @@ class Deliveries:
             for offset in self._attempted(start, end):
                 attempt = self._progress.attempts[offset]
                 if self.ordering.is_by_offset and attempt.dead_letter_reason is None:
+                    if attempt.due_ms > now_ms:
+                        self.not_due.add(offset, attempt.due_ms)
                     continue  # It takes its place by offset and blocks later messages of its key.
                 self._put_run(run, position, offset, now_ms)
                 self.retry(offset, attempt, run.priority, run.group, now_ms)
@@ -189,7 +191,7 @@ class Deliveries:
 
     def pop_due(self, now_ms: int, limit: int) -> Iterator[tuple[int, int, int]]:
         """Remove withheld messages that are due. Yields (offset, priority, due time in ms)."""
-        for _ in self._not_due.pop_due(now_ms, limit):
+        for _ in self.not_due.pop_due(now_ms, limit):
             pass
         return self.withheld.pop_due(now_ms, limit)
 
@@ -198,12 +200,12 @@ class Deliveries:
         """The number of timers that were added, and of deadlines that have passed so far, whatever followed. What takes
         longer counts for more.
         """
-        timers_count = self.withheld.work_count + self._not_due.work_count + self.expiries.work_count
+        timers_count = self.withheld.work_count + self.not_due.work_count + self.expiries.work_count
         return timers_count + self.leases.work_count
 
     def retain_from_offset(self) -> int | None:
         """Return the lowest offset that is not due or on its way to the dead-letter topic: the log must keep it."""
-        first = (self.withheld.offsets.first(), self._not_due.offsets.first(), min(self.dead_lettering, default=None))
+        first = (self.withheld.offsets.first(), self.not_due.offsets.first(), min(self.dead_lettering, default=None))
         return min((offset for offset in first if offset is not None), default=None)
 
     def clock_set(self, by_ms: int) -> None:
@@ -212,12 +214,13 @@ class Deliveries:
         attempts = self._progress.attempts.items()
         backoffs = {offset: attempt.due_ms for offset, attempt in attempts if attempt.dead_letter_reason is None}
         self.withheld.clock_set(backoffs, by_ms)
+        self.not_due.shift(backoffs, by_ms)
         self._progress.clock_set(by_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return when the first timer, expiry or lease end is due."""
         first_ms = self.leases.next_end_ms()
-        for timers in (self.withheld, self._not_due, self.expiries):
+        for timers in (self.withheld, self.not_due, self.expiries):
             if timers:
                 first_ms = timers.next_ms() if first_ms is None else min(first_ms, timers.next_ms())
         return first_ms

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Iterator, Mapping
 
+from conveyor.kernel.heap_search import SearchedHeap
 from conveyor.queues.delivery.offset_bitmap import OffsetBitmap
 
 _OFFSET_BITS = 56
@@ -12,7 +13,7 @@ _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 _PRIORITY_MASK = (1 << _PRIORITY_BITS) - 1
 
 
-class Timers(list[int]):
+class Timers(SearchedHeap):
     """See the module's docstring. A message's priority is kept with its time."""
 
     def __init__(self) -> None:
@@ -22,7 +23,7 @@ class Timers(list[int]):
 
     def add(self, offset: int, time_ms: int, priority: int = 0) -> None:
         self.work_count += 1
-        heapq.heappush(self, (time_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
+        self.push((time_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
 
     def pop_due(self, now_ms: int, limit: int) -> Iterator[tuple[int, int, int]]:
         """Remove messages whose time has come. Yields (offset, priority, time in ms)."""
@@ -30,7 +31,7 @@ class Timers(list[int]):
             limit -= 1
             self.work_count += 1
             timer = heapq.heappop(self)
-            yield _offset_of(timer), timer & _PRIORITY_MASK, timer >> _TIME_SHIFT
+            yield offset_of(timer), timer & _PRIORITY_MASK, timer >> _TIME_SHIFT
 
     def next_ms(self) -> int:
         """Return the first time. There must be one."""
@@ -38,11 +39,12 @@ class Timers(list[int]):
 
     def shift(self, times_ms: Mapping[int, int], by_ms: int) -> None:
         """Move the timers of messages that have these times by `by_ms`."""
-        self[:] = [
-            timer + (by_ms << _TIME_SHIFT if timer >> _TIME_SHIFT == times_ms.get(_offset_of(timer)) else 0)
-            for timer in self
-        ]
-        heapq.heapify(self)
+        self.replace(
+            [
+                timer + (by_ms << _TIME_SHIFT if timer >> _TIME_SHIFT == times_ms.get(offset_of(timer)) else 0)
+                for timer in self
+            ]
+        )
 
 
 class NotDue(Timers):
@@ -100,5 +102,16 @@ class Withheld(NotDue):
         self._held_back = {offset: due_ms + by_ms for offset, due_ms in self._held_back.items()}
 
 
-def _offset_of(timer: int) -> int:
+def offset_of(timer: int) -> int:
+    """Return the offset of the message that a timer is for."""
     return timer >> _PRIORITY_BITS & _OFFSET_MASK
+
+
+def time_of(timer: int) -> int:
+    """Return the time of a timer in ms."""
+    return timer >> _TIME_SHIFT
+
+
+def last_timer_at(time_ms: int, offset: int) -> int:
+    """Return the greatest timer that a message can have at a time. offset: -1 for none at this time."""
+    return (((time_ms << _OFFSET_BITS) + offset + 1) << _PRIORITY_BITS) - 1

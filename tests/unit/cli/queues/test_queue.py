@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from conveyor.cli.queues import queue_scheduled
 from tests.unit.cli.commands import Run
 
 
@@ -213,6 +214,33 @@ def test_state_shows_when_a_message_was_settled(run_with_queue: Run) -> None:
     shown = json.loads(run_with_queue("queue", "state", "t", "0-0", "--json").out)
     assert shown["message_id"] == "0-0"
     assert shown["subscriptions"]["q"]["settled_ms"] > 0
+
+
+def test_scheduled_messages_are_listed(run_with_queue: Run) -> None:
+    assert run_with_queue("queue", "scheduled", "q").out == "no messages wait for their time\n"
+    pulled(run_with_queue, "--max", "2")
+    run_with_queue("queue", "nack", "q", "0-0", "--delay", "2h")
+    run_with_queue("queue", "nack", "q", "0-1", "--delay", "1h")
+    run_with_queue("produce", "t", "-H", "conveyor-delay-ms=9000000", given=b"d\n")
+    lines = [line.split() for line in run_with_queue("queue", "scheduled", "q").out.splitlines()]
+    assert [[line[0], *line[2:]] for line in lines] == [
+        ["message", "why", "deliveries"],
+        ["0-1", "backoff", "1"],
+        ["0-0", "backoff", "1"],
+        ["0-3", "delay", "0"],
+    ]
+    listed = json.loads(run_with_queue("queue", "scheduled", "q", "--max", "2", "--json").out)
+    assert [(message["message_id"], message["reason"]) for message in listed] == [
+        ("0-1", "backoff"),
+        ("0-0", "backoff"),
+    ]
+
+
+def test_list_of_scheduled_messages_has_several_pages(run_with_queue: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_scheduled, "_PAGE", 2)
+    run_with_queue("produce", "t", "-H", "conveyor-delay-ms=9000000", given=b"d\ne\nf\n")
+    listed = json.loads(run_with_queue("queue", "scheduled", "q", "--json").out)
+    assert [message["message_id"] for message in listed] == ["0-3", "0-4", "0-5"]
 
 
 def test_state_of_a_message_without_subscriptions(run_on_broker: Run) -> None:
