@@ -27,6 +27,7 @@ from simulation.clients.pipelined_producer import PipelinedProducer
 from simulation.clients.pipeliner import Pipeliner
 from simulation.clients.policy_operator import LateHardening, PolicyOperator
 from simulation.clients.progress_check import ProgressCheck
+from simulation.clients.queue_inspector import QueueInspector
 from simulation.clients.rest.bulk_publisher import BulkPublisher
 from simulation.clients.rest.rest_clients import REST_SUBSCRIPTION, RestClients
 from simulation.clients.table_writer import TableWriter
@@ -223,7 +224,9 @@ class _ClusterStory:
         """Return the clients of one of the topics that only some stories have."""
         if topic == QUEUE_TOPIC:
             other = ClusterWorker(self._queue, self._cluster)
-            return {"publisher": QueuePublisher(self._queue), "worker-1": self._worker, "worker-2": other}
+            inspector = QueueInspector(self._queue, self._cluster, self.counts)
+            workers = {"worker-1": self._worker, "worker-2": other}
+            return {"publisher": QueuePublisher(self._queue), "inspector": inspector, **workers}
         if topic == DELAY_TOPIC:
             return {"delayer": DelayPublisher(self._delays)}
         return {f"producer-{topic}": Producer(topic, topic, self._log, pauses_s=_RETRIES_S)}

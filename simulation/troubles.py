@@ -22,6 +22,7 @@
     clocks          the wall clocks of single brokers are set forward and back
     five_brokers    there are five brokers, and one topic has a replica on each of them
     bulk            messages over REST that are larger than `network.max_request_bytes` of all brokers
+    inspections     the messages of the queue are looked at: those that are not due, and those that are settled
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
@@ -65,6 +66,7 @@ REST_TOPICS = (REST_IN, *REST_OUT)
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
 FIVE_BROKERS, USERS, GUARDED_TOPIC = "five_brokers", "users", "guarded"
 ORDERED_KEYS, ORDERED_TOPIC = "ordered_keys", "ordered"
+INSPECTIONS = "inspections"
 BULK, BULK_TOPIC = "bulk", "bulky"
 BULK_BYTES, BULK_REQUEST_BYTES = 150_000, 32_768
 _USER_ACTIONS = ("log_in", "ask", "read", "read", "write")
@@ -199,6 +201,17 @@ TROUBLES: Mapping[str, Trouble] = {
         topics={GUARDED_TOPIC: {}},
         settings={"access.enabled": True, "access.super_users": "User:ANONYMOUS"},
     ),
+    INSPECTIONS: Trouble(
+        [
+            *[("inspector", "list_scheduled")] * 2,
+            *[("inspector", "show_settled")] * 2,
+            ("publisher", "produce_delayed"),
+            ("worker-1", "lease"),
+            ("worker-1", "settle"),
+        ],
+        (60, 120),
+        is_of_broker=False,
+    ),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }
 NOT_DRAWN = frozenset[str]()
@@ -209,7 +222,9 @@ _NOT_TOGETHER = frozenset({TABLE, "restore_copy"})
 such logs from the copy; see docs/operations.md.
 """
 
-OF_A_LONE_BROKER = frozenset({"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, USERS, "deletions"})
+OF_A_LONE_BROKER = frozenset(
+    {"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, USERS, INSPECTIONS, "deletions"}
+)
 """The troubles that a story with one broker may have."""
 _SHARE, _SHARE_ALONE = 0.08, 0.3
 """The share of stories that have a trouble."""

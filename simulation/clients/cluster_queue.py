@@ -13,7 +13,7 @@ granted and ended at their leader, and not those at which they arrived. Nothing 
 a queue whose records may be lost; see `replica_ledger`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ class ClusterQueueLedger:
     """
 
     def __init__(self, is_excused: Callable[[], bool], latest_at: Callable[[int], int]) -> None:
-        self._is_excused = is_excused
+        self.is_excused = is_excused
         self._latest_at = latest_at
         self.published: dict[str, int] = {}
         """The due times of acknowledged messages, of a wall clock, by message id."""
@@ -74,10 +74,15 @@ class ClusterQueueLedger:
         self._epochs: dict[int, list[Granted]] = {}
         """The first lease of each epoch, by partition."""
 
+    @property
+    def acked(self) -> Collection[str]:
+        """The ids of the messages whose acks were confirmed."""
+        return self._acked_ms
+
     def lease(self, lease: ClientLease, partition: int, granted: Granted) -> None:
         """Check and note a lease."""
         name = lease.message_id
-        if not self._is_excused():
+        if not self.is_excused():
             self._check(name, granted)
             self._check_epoch(partition, granted)
         self._leases.setdefault(name, {})[lease.ack_id] = granted
@@ -101,7 +106,7 @@ class ClusterQueueLedger:
     def check_drained(self) -> None:
         """Check, once the queue is empty, that every message was leased."""
         forgotten = sorted(set(self.published) - self.leased)
-        if forgotten and not self._is_excused():
+        if forgotten and not self.is_excused():
             raise InvariantBroken(
                 "NoMessageForgotten", f"messages {forgotten[:5]} of {len(forgotten)} were never leased"
             )

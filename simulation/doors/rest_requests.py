@@ -26,6 +26,33 @@ class ClientLease:
     payload: str
 
 
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """A message that is not due. reason: `delay` or `backoff`."""
+
+    message_id: str
+    due_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """A page of the messages that are not due. next: where the next page continues."""
+
+    messages: Sequence[ListedMessage]
+    next: str | None
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SettledState:
+    """The state of a message. settled_ms, delivery_count: None if they are not known."""
+
+    state: str
+    settled_ms: int | None
+    delivery_count: int | None
+
+
 async def create_subscription(door: SpeaksHttp, topic: str, name: str, **policy: object) -> str:
     """Create a subscription from the topic's start on, which delivers a message as often as needed. Returns its id."""
     document = {"name": name, "start": "earliest", "max_deliveries": 0} | policy
@@ -53,6 +80,21 @@ async def lease_messages(
         )
         for found in leased["messages"]
     ]
+
+
+async def scheduled_page(door: SpeaksHttp, subscription: str, limit: int, after: str | None) -> ListPage:
+    """List messages that a subscription withholds. after: `next` of the page before."""
+    query = f"limit={limit}" + ("" if after is None else f"&after={after}")
+    page = await ask(door, "GET", f"/subscriptions/{subscription}/scheduled?{query}")
+    messages = [ListedMessage(found["message_id"], found["due_ms"], found["reason"]) for found in page["messages"]]
+    return ListPage(messages, page["next"], page["complete"])
+
+
+async def settled_state(door: SpeaksHttp, topic: str, subscription: str, message_id: str) -> SettledState:
+    """Return the state of a message in a subscription."""
+    states = await ask(door, "GET", f"/topics/{topic}/messages/{message_id}/ack")
+    found = states["subscriptions"][subscription]
+    return SettledState(found["state"], found["settled_ms"], found["delivery_count"])
 
 
 async def settle(

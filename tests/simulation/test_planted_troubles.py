@@ -17,6 +17,7 @@ from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.partitions.flusher import Flusher
 from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
+from conveyor.broker.queues.message_targets import Position
 from conveyor.broker.replicas.flush_stalls import FlushStalls
 from conveyor.broker.replicas.replica_lag import ReplicaLag
 from conveyor.broker.replicas.trim_waits import TrimWaits
@@ -30,6 +31,7 @@ from conveyor.delay.forwarding import Forwarding
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
 from conveyor.kernel.ports import FileSlice
+from conveyor.kernel.state_machine import LogRecord
 from conveyor.log import leader_epochs, log, record_source, retention_limits
 from conveyor.log.batch_reading import StoredBatch
 from conveyor.log.flush import Flushes
@@ -377,6 +379,21 @@ def begin_in_new_partitions_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueuePartitions, "begin_subscription", begin_subscription)
 
 
+def continue_lists_by_the_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of scheduled messages begins behind all messages that are due when the last one of the page before is."""
+    monkeypatch.setattr(Position, "in_partition", lambda self, _, now_ms: (max(self.due_ms, now_ms) + 1, -1))
+
+
+def take_the_load_for_the_settlement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue takes the time at which it was loaded for that at which messages were settled."""
+
+    def apply(self: QueueMachine, record: LogRecord) -> None:
+        plain_apply(self, LogRecord(record.key, record.value, self._incarnation, record.producer))
+
+    plain_apply = QueueMachine.apply
+    monkeypatch.setattr(QueueMachine, "apply", apply)
+
+
 PLANTED: dict[Plant, Found] = {
     accept_own_defaults: Found(2, LOST | {"ClusterSettles"}, troubled("own_defaults")),
     delete_from_live_replicas_only: Found(121, {"NoResurrectedRecords"}, troubled("deletions")),
@@ -407,6 +424,8 @@ PLANTED: dict[Plant, Found] = {
     believe_states_once_the_log_has_grown: Found(134, {"NoneSettledUnseen"}, with_losses),
     take_new_records_for_forwarded_ones: Found(0, {"EveryDelayFiresOnce"}, with_lost_delays),
     begin_in_new_partitions_when_asked: Found(0, {"NoMessageForgotten"}, with_growth),
+    continue_lists_by_the_time_alone: Found(2, {"ScheduledAreListed"}, troubled("inspections")),
+    take_the_load_for_the_settlement: Found(1, {"SettlementsHold"}, troubled("inspections")),
 }
 
 
