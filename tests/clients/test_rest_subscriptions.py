@@ -259,3 +259,52 @@ def test_peek_leases_nothing(rest: Rest, topic: str) -> None:
     ]
     assert len(rest.post(f"/subscriptions/{name}/peek").json["messages"]) == 3
     assert rest.get(f"/subscriptions/{name}").json["in_flight"] == 1
+
+
+def test_messages_that_are_not_due_are_listed_by_pages(rest: Rest, topic: str) -> None:
+    name = f"{topic}-s"
+    rest.create(topic, name)
+    rest.publish(topic, "now")
+    for delay in ("3h", "2h"):
+        assert rest.ask("POST", f"/topics/{topic}/messages?delay={delay}&partition=0", "later").status == 201
+    [leased] = rest.lease(name)
+    assert rest.post(f"/subscriptions/{name}/nack", {"ack_id": leased["ack_id"], "delay": "1h"}).status == 200
+    first = rest.get(f"/subscriptions/{name}/scheduled", limit=2).json
+    second = rest.get(f"/subscriptions/{name}/scheduled", limit=2, after=first["next"]).json
+    listed = first["messages"] + second["messages"]
+    assert [(each["reason"], each["delivery_count"]) for each in listed] == [("backoff", 1), ("delay", 0), ("delay", 0)]
+    assert [each["message_id"] for each in listed] == [f"{each['partition']}-{each['offset']}" for each in listed]
+    assert listed == sorted(listed, key=lambda each: each["due_ms"])
+    assert (second["next"], first["complete"], second["complete"]) == (None, True, True)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=x", "after=1-2", "other=1"])
+def test_list_of_what_is_not_due_refuses_nonsense(rest: Rest, topic: str, query: str) -> None:
+    rest.create(topic, f"{topic}-s")
+    answer = rest.ask("GET", f"/subscriptions/{topic}-s/scheduled?{query}")
+    assert answer.problem[:2] == (400, "invalid_request")
+
+
+def test_records_of_a_delayed_topic_are_listed_until_they_are_due(rest: Rest, topic: str) -> None:
+    assert rest.post("/topics", {"name": topic}).status == 201
+    assert rest.post("/topics", {"name": f"{topic}-later", "config": {"delay.target": topic}}).status == 201
+    assert rest.ask("POST", f"/topics/{topic}-later/messages?delay=2h", "later").status == 201
+    page = rest.get(f"/topics/{topic}-later/scheduled").json
+    assert [(each["reason"], each["delivery_count"]) for each in page["messages"]] == [("delay", 0)]
+    status, kind, detail = rest.get(f"/topics/{topic}/scheduled").problem
+    assert (status, kind) == (400, "invalid_request")
+    assert "is not a delayed topic" in detail
+
+
+def test_settled_message_shows_when_it_was_settled(rest: Rest, topic: str) -> None:
+    name = f"{topic}-s"
+    rest.create(topic, name)
+    rest.publish(topic, "a")
+    [leased] = rest.lease(name)
+    path = f"/topics/{topic}/messages/{leased['message_id']}/ack"
+    before = rest.get(path).json["subscriptions"][name]
+    assert (before["state"], before["delivery_count"], before["settled_ms"]) == ("leased", 1, None)
+    rest.post(f"/subscriptions/{name}/ack", {"ack_id": leased["ack_id"]})
+    after = rest.get(path).json["subscriptions"][name]
+    assert (after["state"], after["delivery_count"], after["due_ms"]) == ("acknowledged", 1, None)
+    assert leased["timestamp_ms"] <= after["settled_ms"]

@@ -57,7 +57,7 @@ class OrderedKeysLedger(ClusterQueueLedger):
             batch = together.setdefault(place, [])
             if offset in batch:  # The leases have expired while the request was going on.
                 batch.clear()
-            if not self._is_excused():
+            if not self.is_excused():
                 self._check_in_order(place, offset, batch)
                 self._check_alone(place, lease, granted)
             batch.append(offset)
@@ -70,7 +70,7 @@ class OrderedKeysLedger(ClusterQueueLedger):
 
     def late_ack(self, lease: ClientLease, asked_ms: int) -> None:
         """Check an ack that has succeeded, and was asked for after the end of its lease."""
-        if self._is_excused() or self._acks_begun[lease.message_id] != {lease.ack_id}:
+        if self.is_excused() or self._acks_begun[lease.message_id] != {lease.ack_id}:
             return
         leases = self.leases_of(lease.message_id)
         granted = leases[lease.ack_id]

@@ -308,6 +308,23 @@ async def test_answer_that_takes_time_is_not_sent_once_the_right_is_lost(
     assert (await door.ask("alice", method, "/subscriptions/billing/peek")).status == 403
 
 
+async def test_list_that_takes_time_is_not_sent_once_the_right_is_lost(
+    door: GuardedDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await door.allow("alice", "describe group billing", "read topic orders")
+    scheduled = door.broker.queues.scheduled
+    of_subscription = scheduled.of_subscription
+
+    async def slow(*arguments: Any) -> Any:
+        page = await of_subscription(*arguments)
+        await door.forget("alice", "describe group billing")
+        return page
+
+    assert (await door.ask("alice", "GET", "/subscriptions/billing/scheduled")).status == 200
+    monkeypatch.setattr(scheduled, "of_subscription", slow)
+    assert (await door.ask("alice", "GET", "/subscriptions/billing/scheduled")).status == 403
+
+
 async def take_all(door: GuardedDoor) -> None:
     [message] = await door.broker.queues.leases.lease(CALLER, "billing", 10, 0, None)
     assert message.message.value == b"now"

@@ -68,3 +68,11 @@ def test_part_looks_at_a_limited_number_of_places() -> None:
         while not search.go_on():
             found_counts.append(len(search.found))
     assert found_counts == [3, 6, 9, 12, 15, 18]
+
+
+def test_number_that_is_not_wanted_any_more_does_not_shorten_the_result() -> None:
+    heap, gone = heap_of(list(range(20))), set[int]()
+    with HeapSearch(heap, -1, 4, lambda number: number not in gone) as search:
+        while not search.go_on():
+            gone.update(search.found)
+    assert len(search.found) == 4

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import NamedTuple
 
 from conveyor.kernel.heap_search import HeapSearch
@@ -58,8 +59,10 @@ class ScheduledSearch:
         return self._deliveries.scanned_offset >= stable_offset
 
     def found(self) -> list[Scheduled]:
-        """Return the messages in the order of their times and offsets."""
-        timers = [timer for search in self._searches for timer in search.found if self._is_withheld(timer)]
+        """Return the messages in the order of their times and offsets. Some may have been settled during the search.
+        Fewer than the limit are the last ones.
+        """
+        timers = chain.from_iterable(search.found for search in self._searches)
         places = sorted({(time_of(timer), offset_of(timer)) for timer in timers})
         return [self._shown(*place) for place in places[: self._limit]]
 

@@ -23,7 +23,10 @@ class Timers(SearchedHeap):
 
     def add(self, offset: int, time_ms: int, priority: int = 0) -> None:
         self.work_count += 1
-        self.push((time_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
+        timer = (time_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority
+        if self.searches:
+            self.tell(timer)
+        heapq.heappush(self, timer)
 
     def pop_due(self, now_ms: int, limit: int) -> Iterator[tuple[int, int, int]]:
         """Remove messages whose time has come. Yields (offset, priority, time in ms)."""
