@@ -1,0 +1,5 @@
+"""The Amazon SQS API. A queue is a topic and a subscription of the same name.
+
+`protocols` has the operations and both forms of their requests and answers, `content` what a message consists of, and
+`signing` the signatures of requests. At the top: the errors, which all of these raise.
+"""
