@@ -7,7 +7,6 @@ import pytest
 from conveyor.http_api.sqs.content.batch_entries import check_entry_ids
 from conveyor.http_api.sqs.sqs_errors import SqsError, SqsErrorKind
 
-
 INVALID_ID = (
     "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
     "It can be at most 80 letters long."
