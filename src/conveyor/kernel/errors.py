@@ -124,7 +124,7 @@ class ErrorKind(Enum):
 class ErrorCodes:
     """The codes of one kind of error at each door.
 
-    kafka_code: the protocol's error code. http_status: the REST status. sqs_code: the SQS error code.
+    kafka_code: the protocol's error code. http_status: the REST status. sqs_code: that of SQS's query protocol.
     retriable: whether the same request may succeed later, unchanged. Its first execution may have had an effect.
     """
 

@@ -24,13 +24,13 @@ def check_body(body: str) -> None:
     """Raise SqsError if a message cannot have this body."""
     if not body:
         raise missing_parameter("MessageBody")
-    if _FORBIDDEN.search(body) is not None:
+    if not _is_permitted(body):
         raise SqsError(SqsErrorKind.INVALID_MESSAGE_CONTENTS, _CHARACTERS)
 
 
 def check_text(text: str) -> None:
     """Raise SqsError if the value of an attribute has characters that it cannot have."""
-    if _FORBIDDEN.search(text) is not None:
+    if not _is_permitted(text):
         raise invalid_parameter(_CHARACTERS)
 
 
@@ -67,6 +67,11 @@ def check_fifo_id(text: str | None, parameter: str) -> None:
             f"Value {text} for parameter {parameter} is invalid. "
             f"Reason: {parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
         )
+
+
+def _is_permitted(text: str) -> bool:
+    """Return whether a text has permitted characters only. Most texts are printable ASCII, which is quick to see."""
+    return (text.isascii() and text.isprintable()) or _FORBIDDEN.search(text) is None
 
 
 def _length(text: str) -> int:

@@ -28,14 +28,15 @@ def encode_sqs_message_id(topic: UUID, partition: int, offset: int) -> str:
     assert 0 <= offset < 2**64
     bits = topic.int >> 96 << _TAG_SHIFT | partition << _PARTITION_SHIFT | offset
     upper, middle, lower = bits >> 74, bits >> 62 & 0xFFF, bits & 2**62 - 1
-    return str(UUID(int=upper << 80 | _VERSION | middle << 64 | _VARIANT | lower))
+    digits = f"{upper << 80 | _VERSION | middle << 64 | _VARIANT | lower:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def decode_sqs_message_id(topic: UUID, text: str) -> tuple[int, int] | None:
     """Return the partition and the offset of a message, or None if the text is no id of a message of this topic."""
     if not _CANONICAL.fullmatch(text):
         return None
-    value = UUID(text).int
+    value = int(text.replace("-", ""), 16)
     bits = value >> 80 << 74 | (value >> 64 & 0xFFF) << 62 | value & 2**62 - 1
     place = bits >> _PARTITION_SHIFT & MAX_PARTITION, bits & 2**64 - 1
     return place if bits >> _TAG_SHIFT == topic.int >> 96 else None

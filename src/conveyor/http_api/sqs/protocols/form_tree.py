@@ -13,12 +13,13 @@ Tree = dict[str, "Tree | str"]
 _MAX_FIELDS = 2_000
 """A batch of ten messages with ten attributes each, in three fields, and the members of a message, are about 400."""
 _MAX_DEPTH = 8
-_ILLEGAL = re.compile(rb"[^\x20-\x7e]|%(?![0-9A-Fa-f]{2})")
+_PRINTABLE = bytes(range(0x20, 0x7F))
+_INCOMPLETE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def parse_form(form: bytes) -> Tree:
     """Parse a form, `application/x-www-form-urlencoded`. Raises SqsError if it is none, or repeats a name."""
-    if _ILLEGAL.search(form) is not None or form.count(b"&") >= _MAX_FIELDS:
+    if form.translate(None, _PRINTABLE) or _INCOMPLETE.search(form) or form.count(b"&") >= _MAX_FIELDS:
         raise malformed(f"The body has to be an URL-encoded form of {_MAX_FIELDS} fields at most")
     tree: Tree = {}
     for field in form.split(b"&"):

@@ -34,6 +34,8 @@ class SignedRequest:
     def parameters(self) -> list[tuple[str, str]]:
         """The parameters of the query string, decoded and encoded again: names and values, as they are signed."""
         _, _, query = self.target.partition("?")
+        if not query:
+            return []
         fields = (field.partition("=") for field in query.split("&") if field)
         return [(_normalized(name), _normalized(value)) for name, _, value in fields]
 
@@ -62,6 +64,8 @@ def _normalized(text: str) -> str:
 
 
 def _canonical_path(path: str) -> str:
+    if path == "/":
+        return path
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

@@ -41,13 +41,17 @@ _MISMATCH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claim:
-    """The parts of a signature. expires: the time after which it is too late. left_out: see `canonical_request`."""
+    """The parts of a signature. time: as the client wrote it. expires: the duration after which it is too late.
+
+    left_out: see `canonical_request`.
+    """
 
     key_id: str
     scope: tuple[str, ...]
     signed_headers: tuple[str, ...]
     signature: str
-    time: datetime
+    time: str
+    signed_at: datetime
     expires: timedelta
     left_out: str | None
 
@@ -130,7 +134,8 @@ def _make_claim(
         scope=tuple(scope),
         signed_headers=signed_headers,
         signature=parts[f"{prefix}Signature"],
-        time=_parse_time(time),
+        time=time,
+        signed_at=_parse_time(time),
         expires=expires,
         left_out=left_out,
     )
@@ -139,7 +144,7 @@ def _make_claim(
 def _parse_time(text: str) -> datetime:
     try:
         if _TIME.fullmatch(text):
-            return datetime.strptime(text, _TIME_FORMAT).replace(tzinfo=UTC)
+            return datetime.fromisoformat(f"{text[:-1]}+00:00")
     except ValueError:
         pass
     raise _incomplete(f"Date must be in ISO-8601 'basic format'. Got '{text[:50]}'.")
@@ -151,18 +156,17 @@ def _check_scope(claim: _Claim, service: str) -> None:
         raise _mismatch(f"Credential should be scoped to correct service: '{service}'.")
     if terminator != _TERMINATOR:
         raise _mismatch(f"Credential should be scoped with a valid terminator: '{_TERMINATOR}', not '{terminator}'.")
-    written = claim.time.strftime(_TIME_FORMAT)
-    if date != written[:8]:
-        raise _mismatch(f"Date in Credential scope does not match YYYYMMDD from the date of the request: '{written}'.")
+    if date != claim.time[:8]:
+        raise _mismatch(f"Date in Credential scope does not match YYYYMMDD from the date of the request: {claim.time}.")
 
 
 def _check_time(claim: _Claim, now: datetime) -> None:
-    time, shown = (moment.strftime(_TIME_FORMAT) for moment in (claim.time, now))
-    if claim.time > now + _SKEW:
+    if now - claim.expires <= claim.signed_at <= now + _SKEW:
+        return
+    time, shown = claim.time, now.strftime(_TIME_FORMAT)
+    if claim.signed_at > now:
         latest = (now + _SKEW).strftime(_TIME_FORMAT)
         raise _mismatch(f"Signature not yet current: {time} is still later than {latest} ({shown} + 15 min.)")
-    if claim.time + claim.expires >= now:
-        return
     if claim.left_out is not None:
         raise SqsError(SqsErrorKind.REQUEST_EXPIRED, f"Request has expired: it is {shown}.")
     earliest = (now - _SKEW).strftime(_TIME_FORMAT)
@@ -171,7 +175,7 @@ def _check_time(claim: _Claim, now: datetime) -> None:
 
 def _signature(request: SignedRequest, claim: _Claim, secret: str) -> str:
     canonical = canonical_request(request, claim.signed_headers, claim.left_out)
-    lines = (_ALGORITHM, claim.time.strftime(_TIME_FORMAT), "/".join(claim.scope), sha256(canonical).hexdigest())
+    lines = (_ALGORITHM, claim.time, "/".join(claim.scope), sha256(canonical).hexdigest())
     key = _bytes(f"AWS4{secret}")
     for part in claim.scope:
         key = hmac.digest(key, _bytes(part), "sha256")
