@@ -4,7 +4,8 @@
 
 reads a JSON body into `NewTopic` and responds with a `TopicDocument`. The signature is the only declaration: the
 request reader and openapi.json are derived from it. A body type of `bytes` is the unparsed body. A body type of None is
-`NoBody` for POST; other methods then ignore the body. A result of None is status 204; `Raw` sets its own content type.
+`NoBody` for POST; other methods then ignore the body. A query type of `AnyQuery` is every parameter as it was sent. A
+result of None is status 204; `Raw` sets its own content type.
 `HttpCall` is the door's own type for a request.
 
 A function that is no coroutine replies by a callback, so that no task is created for a request:
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from conveyor.http.engine.exchange import Exchange
+from conveyor.http.engine.http_response import Response
 from conveyor.kernel.access.declared_access import Needs
 
 Document = TypeVar("Document", contravariant=True)
@@ -49,16 +52,23 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The endpoint takes no query parameters."""
 
 
+class AnyQuery(msgspec.Struct, frozen=True):
+    """The query parameters, whatever their names. values: those of each name, in their order."""
+
+    values: Mapping[str, list[str]] = {}
+
+
 class NoBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The endpoint takes no fields."""
 
 
 class Raw(NamedTuple):
-    """A response that is not JSON, or that sets its own status."""
+    """A response that is not JSON, or that sets its own status or headers."""
 
     body: bytes
     content_type: str
     status: int = 200
+    headers: Mapping[str, str] | None = None
 
 
 class Signature(NamedTuple):
@@ -88,6 +98,8 @@ class Endpoint:
     headers: name and description of each request header.
     quotas: what its requests count for besides their time; over a quota they are refused. is_limited: whether they
     count for quotas at all.
+    problem_form: makes the response to a refused or failed request from a problem document, for clients of a protocol
+    that has its own form of errors.
     """
 
     method: str
@@ -105,6 +117,7 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
     quotas: tuple[str, ...] = ()
     is_limited: bool = True
+    problem_form: Callable[[Exchange, Response], Response] | None = None
 
     @property
     def weight(self) -> int:

@@ -19,6 +19,7 @@ from conveyor.http.endpoints.content_encoding import (
     decompress,
     encoding_of,
 )
+from conveyor.http.endpoints.document_pieces import encode_in_pieces
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, Raw
 from conveyor.http.endpoints.metered_work import MeteredWork
 from conveyor.http.endpoints.preflight import LOGIN, preflight_response, request_headers
@@ -27,6 +28,7 @@ from conveyor.http.endpoints.router import Router, parse_query, split_target
 from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.http_response import Response
+from conveyor.http.engine.problems import CONTENT_TYPE as PROBLEM_TYPE
 from conveyor.http.engine.problems import make_problem, no_path, problem_of, problem_response
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.access.declared_access import Access, AnyOf, Needs
@@ -45,11 +47,7 @@ _REFUSAL_HEADERS = {
 }
 _IGNORED_BODY_BYTES = 64 << 10
 """Limit of a body that an endpoint ignores. It needs no share of the memory for requests."""
-_TEXT_SLICE = 64 << 10
-"""Characters that are encoded at once, in up to a millisecond."""
-_HAVE_TEXTS = frozenset((str, list, dict))
-_ENCODER = msgspec.json.Encoder()
-_encode = _ENCODER.encode
+_encode = msgspec.json.Encoder().encode
 
 
 class HttpDoor(Protocol):
@@ -193,13 +191,17 @@ class EndpointApplication:
 class RoutedCall:
     """The call of one endpoint for one exchange."""
 
-    __slots__ = ("_application", "_compiled", "_encoding", "_exchange", "_is_answered", "_names", "_query", "_start")
+    __slots__ = (
+        "_application", "_compiled", "_encoding", "_exchange", "_is_answered", "_names", "_problem_form", "_query",
+        "_start",
+    )  # fmt: skip
 
     def __init__(self, application: EndpointApplication, exchange: Exchange) -> None:
         self._application = application
         self._start = application.start
         self._exchange = exchange
         self._is_answered = False
+        self._problem_form: Callable[[Exchange, Response], Response] | None = None
 
     @property
     def name(self) -> str:
@@ -219,6 +221,7 @@ class RoutedCall:
         if isinstance(found, Response):
             return self._reply(found)
         self._compiled, self._names = found
+        self._problem_form = self._compiled.endpoint.problem_form
         refused = door.refusal(exchange, self._compiled.endpoint)
         if refused is None:
             self._admit()
@@ -355,7 +358,7 @@ class RoutedCall:
         if answer is None:
             self._reply(Response(204))
         elif isinstance(answer, Raw):
-            self._reply(Response(answer.status, answer.body, answer.content_type))
+            self._reply(Response(answer.status, answer.body, answer.content_type, answer.headers))
         elif self._exchange.memory.held_bytes:
             encode = partial(encode_in_pieces, answer)
             self._application.start(self._application.door.in_thread(encode, self._exchange), self._encoded)
@@ -370,6 +373,8 @@ class RoutedCall:
 
     def _reply(self, response: Response) -> None:
         self._is_answered = True
+        if self._problem_form is not None and response.content_type == PROBLEM_TYPE:
+            response = self._problem_form(self._exchange, response)
         self._exchange.reply(response)
 
 
@@ -456,43 +461,3 @@ def _error(task: "asyncio.Task[Any]") -> Exception | None:
     error = task.exception()
     assert error is None or isinstance(error, Exception), "asyncio raises other exceptions itself"
     return error
-
-
-def encode_in_pieces(document: msgspec.Struct) -> bytes:
-    """Encode a large document item by item of its lists, and long texts slice by slice: the encoder keeps the
-    interpreter lock during a call.
-    """
-    lists: dict[str, msgspec.Raw] = {}
-    for name in document.__struct_fields__:
-        items = getattr(document, name)
-        if isinstance(items, list) and items:
-            encoded = bytearray(b"[")
-            for item in items:
-                _ENCODER.encode_into(_with_encoded_texts(item), encoded, -1)
-                encoded += b","
-            encoded[-1:] = b"]"
-            lists[name] = msgspec.Raw(encoded)
-    return _encode(_with_encoded_texts(msgspec.structs.replace(document, **lists)))
-
-
-def _with_encoded_texts(value: Any) -> Any:
-    """Return a value whose long texts are encoded."""
-    if isinstance(value, str):
-        return value if len(value) <= _TEXT_SLICE else _encoded_text(value)
-    if isinstance(value, list):
-        return [_with_encoded_texts(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _with_encoded_texts(item) for name, item in value.items()}
-    if isinstance(value, msgspec.Struct):
-        parts = ((name, getattr(value, name)) for name in value.__struct_fields__)
-        changed = {name: _with_encoded_texts(part) for name, part in parts if type(part) in _HAVE_TEXTS}
-        return msgspec.structs.replace(value, **changed)
-    return value
-
-
-def _encoded_text(text: str) -> msgspec.Raw:
-    encoded = bytearray(b'"')
-    for start in range(0, len(text), _TEXT_SLICE):
-        encoded += _encode(text[start : start + _TEXT_SLICE])[1:-1]
-    encoded += b'"'
-    return msgspec.Raw(encoded)

@@ -8,7 +8,7 @@ from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
-from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES
+from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, AnyQuery
 from conveyor.http.endpoints.fields import decode_field, decoder
 from conveyor.http.endpoints.type_errors import explain
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -26,6 +26,8 @@ QueryValues = Mapping[str, list[str]]
 
 def query_reader(kind: type[msgspec.Struct]) -> Callable[[QueryValues], Any]:
     """Return a function that parses query parameters into a struct and raises RequestError (INVALID_REQUEST)."""
+    if kind is AnyQuery:
+        return AnyQuery
     hints = get_type_hints(kind)
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
     lists = {name: get_origin(hints[field]) is list for name, field in fields.items()}

@@ -6,8 +6,8 @@ import pytest
 from msgspec import UNSET, Struct, UnsetType
 from msgspec import json as msgspec_json
 
-from conveyor.http.endpoints import endpoint_application
-from conveyor.http.endpoints.endpoint_application import encode_in_pieces
+from conveyor.http.endpoints import document_pieces
+from conveyor.http.endpoints.document_pieces import encode_in_pieces
 
 
 class Item(Struct):
@@ -58,8 +58,8 @@ def test_long_texts_are_encoded_in_slices(monkeypatch: pytest.MonkeyPatch, chara
 
     text = character * (3 * 65_536 + 5)
     item = Headed(text, {"a": text, "b": Item(text), "c": None, "d": ["x", None, text]}, text)
-    monkeypatch.setattr(endpoint_application, "_ENCODER", Noting())
-    monkeypatch.setattr(endpoint_application, "_encode", Noting().encode)
+    monkeypatch.setattr(document_pieces, "_ENCODER", Noting())
+    monkeypatch.setattr(document_pieces, "_encode", Noting().encode)
     for document in (item, Page([Item("a"), Item(text)], text, [text])):
         assert encode_in_pieces(document) == msgspec_json.encode(document)
     assert longest == 65_536
