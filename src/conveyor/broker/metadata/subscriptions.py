@@ -18,9 +18,11 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.signal import Signal
 from conveyor.queues.subscription.policy import (
+    NO_ANNOTATIONS,
     Policy,
     StartPosition,
     Subscription,
+    changed_annotations,
     check_name,
     decode_subscription,
     encode_subscription,
@@ -107,10 +109,17 @@ class Subscriptions:
             self._check_room(added, ErrorKind.INVALID_PARTITIONS)
 
     async def add(
-        self, topic: str, name: str, start: StartPosition, document: Mapping[str, object], default: Policy
+        self,
+        topic: str,
+        name: str,
+        start: StartPosition,
+        document: Mapping[str, object],
+        default: Policy,
+        annotations: Mapping[str, str] = NO_ANNOTATIONS,
     ) -> Subscription:
         """Store a new subscription. `default` provides the fields that the document omits. Raises RequestError."""
         check_name(name)
+        annotations = changed_annotations(NO_ANNOTATIONS, annotations)
         policy, subscription_id = policy_from_document(topic, document, default), self._new_id()
 
         def decide(image: ClusterImage) -> list[SubscriptionPut]:
@@ -128,6 +137,7 @@ class Subscriptions:
                 start=start,
                 partition_count=len(found.partitions),
                 policy=policy,
+                annotations=annotations,
             )
             return [_put(subscription)]
 
@@ -137,14 +147,23 @@ class Subscriptions:
             raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted")
         return found
 
-    async def change_policy(self, name: str, document: Mapping[str, object]) -> Subscription:
-        """Store a policy with the document's fields replaced. Raises RequestError."""
+    async def change_policy(
+        self,
+        name: str,
+        document: Mapping[str, object],
+        annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
+    ) -> Subscription:
+        """Store a policy with the document's fields replaced, and annotations with those given set, or removed for
+        None. Raises RequestError.
+        """
         wanted = self.existing(name)
 
         def decide(image: ClusterImage) -> list[SubscriptionPut]:
             before = self.current(wanted)
             policy = policy_from_document(before.topic, document, before.policy)
-            return [] if policy == before.policy else [_put(replace(before, policy=policy))]
+            changed = changed_annotations(before.annotations, annotations)
+            after = replace(before, policy=policy, annotations=changed)
+            return [] if after == before else [_put(after)]
 
         await self._metadata.propose(decide)
         return self.current(wanted)

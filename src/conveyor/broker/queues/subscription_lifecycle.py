@@ -18,7 +18,7 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.filters import Filter
-from conveyor.queues.subscription.policy import StartPosition, Subscription, default_policy
+from conveyor.queues.subscription.policy import NO_ANNOTATIONS, StartPosition, Subscription, default_policy
 from conveyor.settings.tree import topic_settings
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,13 @@ class SubscriptionLifecycle:
         self._calls = calls
 
     async def create(
-        self, caller: Caller, topic: str, name: str, start: StartPosition, document: Mapping[str, object]
+        self,
+        caller: Caller,
+        topic: str,
+        name: str,
+        start: StartPosition,
+        document: Mapping[str, object],
+        annotations: Mapping[str, str] = NO_ANNOTATIONS,
     ) -> Subscription:
         """Create a subscription. Once this returns, it receives every message from its start position on: also if it
         exists already on this topic (SUBSCRIPTION_ALREADY_EXISTS). If a partition cannot be reached it stays, because
@@ -58,7 +64,7 @@ class SubscriptionLifecycle:
         settings = topic_settings(self._topics.settings.topics, image.config)
         default = default_policy(topic, settings.queue_max_in_flight)
         try:
-            subscription = await self._subscriptions.add(topic, name, start, document, default)
+            subscription = await self._subscriptions.add(topic, name, start, document, default, annotations)
         except RequestError as error:
             if error.kind is ErrorKind.SUBSCRIPTION_ALREADY_EXISTS:
                 existing = self._subscriptions.existing(name)
@@ -68,14 +74,21 @@ class SubscriptionLifecycle:
         await self._begin(caller, subscription)
         return subscription
 
-    async def change(self, caller: Caller, name: str, document: Mapping[str, object]) -> Subscription:
-        """Change fields of the policy, with immediate effect, also on messages that are already waiting.
+    async def change(
+        self,
+        caller: Caller,
+        name: str,
+        document: Mapping[str, object],
+        annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
+    ) -> Subscription:
+        """Change fields of the policy, with immediate effect, also on messages that are already waiting, and
+        annotations: None removes one.
 
         Other brokers apply the change when they see it in the metadata.
         """
         _check_filter(document)
         partitions = await self._subscribed.ready(self._subscriptions.existing(name))
-        changed = await self._subscriptions.change_policy(name, document)
+        changed = await self._subscriptions.change_policy(name, document, annotations)
         await self._notify(partitions, changed)
         return changed
 

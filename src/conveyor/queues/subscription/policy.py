@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
@@ -18,6 +19,9 @@ MAX_NAME_CHARACTERS = 200
 MAX_IN_FLIGHT_PER_KEY = 1_000
 """As many messages as one request leases."""
 MAX_HEADER_CHARACTERS = 200
+MAX_ANNOTATIONS_BYTES = 64 << 10
+"""Of all names and values of a subscription's annotations, in UTF-8: all brokers hold the metadata in memory."""
+NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _MAX_TOPIC_CHARACTERS = 249
@@ -89,7 +93,7 @@ class Policy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """A subscription to a topic. `partition_count`: the partitions at its creation; later partitions start at
-    offset 0.
+    offset 0. annotations: what a door keeps about it, by name. They have no effect on deliveries.
     """
 
     id: UUID
@@ -99,6 +103,7 @@ class Subscription:
     start: StartPosition
     partition_count: int
     policy: Policy
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def check_name(name: str) -> None:
@@ -135,6 +140,19 @@ def policy_from_document(topic: str, document: Mapping[str, object], base: Polic
     return policy
 
 
+def changed_annotations(annotations: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
+    """Return annotations with some set, or removed for None. Raises RequestError (POLICY_VIOLATION) if they are too
+    large.
+    """
+    kept = {name: value for name, value in annotations.items() if name not in changes}
+    made = kept | {name: value for name, value in changes.items() if value is not None}
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in made.items())
+    if size > MAX_ANNOTATIONS_BYTES:
+        reason = f"the annotations of a subscription would have {size} bytes: at most {MAX_ANNOTATIONS_BYTES}"
+        raise RequestError(ErrorKind.POLICY_VIOLATION, reason)
+    return made
+
+
 def policy_document(policy: Policy) -> dict[str, object]:
     return asdict(policy)
 
@@ -147,6 +165,8 @@ def delivery_order(policy: Policy) -> tuple[object, ...]:
 def encode_subscription(subscription: Subscription) -> str:
     """Return the subscription's document in the metadata."""
     document = asdict(subscription) | {"id": str(subscription.id), "topic_id": str(subscription.topic_id)}
+    if not subscription.annotations:
+        del document["annotations"]
     return json.dumps(document)
 
 
@@ -162,6 +182,7 @@ def decode_subscription(content: str) -> Subscription:
         start=StartPosition(**document["start"]),
         partition_count=document["partition_count"],
         policy=Policy(**policy | {"retry": RetryPolicy(**policy["retry"])}),
+        annotations=document.get("annotations", {}),
     )
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import (
+    MAX_ANNOTATIONS_BYTES,
     RetryPolicy,
     StartPosition,
     Subscription,
+    changed_annotations,
     check_name,
     decode_subscription,
     default_policy,
@@ -101,3 +103,18 @@ def test_subscription_is_stored_and_read_again() -> None:
         policy=replace(BASE, retry=RetryPolicy(base_ms=5)),
     )
     assert decode_subscription(encode_subscription(subscription)) == subscription
+    assert "annotations" not in encode_subscription(subscription)
+    annotated = replace(subscription, annotations={"a": "b"})
+    assert decode_subscription(encode_subscription(annotated)) == annotated
+    assert hash(annotated) == hash(subscription)
+
+
+def test_annotations_are_set_and_removed() -> None:
+    assert changed_annotations({"a": "1", "b": "2"}, {"a": "3", "b": None, "c": "", "d": None}) == {"a": "3", "c": ""}
+
+
+def test_annotations_are_limited_in_bytes() -> None:
+    fits = "é" * (MAX_ANNOTATIONS_BYTES // 2 - 1)
+    assert changed_annotations({}, {"é": fits})
+    with pytest.raises(RequestError, match="would have 65538 bytes: at most 65536"):
+        changed_annotations({"é": fits}, {"é": f"{fits}é"})
