@@ -35,6 +35,7 @@ from conveyor.http_api.rest import (
     topic_endpoints,
     transaction_endpoints,
 )
+from conveyor.http_api.sqs import sqs_endpoints
 from conveyor.kernel.access.caller import ANONYMOUS
 from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
@@ -56,6 +57,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *description.ENDPOINTS,
 )
+"""Those of the REST API, which openapi.json describes."""
+ALL_ENDPOINTS: tuple[Endpoint, ...] = (*ENDPOINTS, *sqs_endpoints.ENDPOINTS)
 _HEALTH_PATHS = frozenset(endpoint.path for endpoint in health.ENDPOINTS)
 _OWN_PATHS = _HEALTH_PATHS | {endpoint.path for endpoint in description.ENDPOINTS}
 """Those that a broker serves by itself, whatever happens to its cluster."""
@@ -198,7 +201,7 @@ class RestSite(Site):
     """The connections of a door."""
 
     def __init__(self, door: RestDoor, idle_s: float) -> None:
-        endpoints = health.ENDPOINTS if isinstance(door, OperationsDoor) else ENDPOINTS
+        endpoints = health.ENDPOINTS if isinstance(door, OperationsDoor) else ALL_ENDPOINTS
         broker = door.broker
         application = EndpointApplication(endpoints, door)
         clients, date = broker.clients, DateHeader(broker.clock)

@@ -16,6 +16,7 @@ from conveyor.settings.groups_settings import GroupsSettings
 from conveyor.settings.network_settings import NetworkSettings
 from conveyor.settings.sasl_settings import SaslSettings
 from conveyor.settings.setting import parse, setting
+from conveyor.settings.sqs_settings import SqsSettings
 from conveyor.settings.tls_settings import TlsSettings
 from conveyor.settings.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
 from conveyor.settings.transactions_settings import TransactionsSettings
@@ -30,6 +31,7 @@ __all__ = [
     "ProducerSettings",
     "SaslSettings",
     "Settings",
+    "SqsSettings",
     "TlsSettings",
     "TopicSettings",
     "TransactionsSettings",
@@ -351,6 +353,7 @@ class Settings:
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
+    sqs: SqsSettings = field(default_factory=SqsSettings)
     zookeeper: ZookeeperSettings = field(default_factory=ZookeeperSettings)
 
 

@@ -14,7 +14,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http.endpoints.endpoint_application import EndpointApplication
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_response import DateHeader
-from conveyor.http_api.application import ENDPOINTS, RestDoor
+from conveyor.http_api.application import ALL_ENDPOINTS, RestDoor
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.kernel.access.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from conveyor.kernel.request_budget import RequestBudget
@@ -59,7 +59,7 @@ class GuardedDoor:
         rest = RestDoor(broker, NetworkProbe(), Tokens(()))
         self.rights = rest.rights
         self._service = Service(
-            EndpointApplication(ENDPOINTS, rest), RequestBudget(1 << 20), DateHeader(broker.clock), 10, count(1)
+            EndpointApplication(ALL_ENDPOINTS, rest), RequestBudget(1 << 20), DateHeader(broker.clock), 10, count(1)
         )
 
     def send(self, user: str | None, method: str, target: str, body: object = None) -> Client:

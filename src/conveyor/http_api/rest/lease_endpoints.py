@@ -1,8 +1,6 @@
 """Lease messages from a subscription, waiting if there are none; peek at messages without a lease."""
 
-from collections.abc import Coroutine
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -10,6 +8,7 @@ from conveyor.cluster.quotas import CONSUMER_BYTE_RATE, MAX_CLIENT_ID
 from conveyor.http.endpoints.endpoint import Endpoint, Responder
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
+from conveyor.http_api.requests.lease_requests import LeaseOptions, LeaseTaking
 from conveyor.http_api.requests.payloads import as_text, show_headers
 from conveyor.http_api.rest.message_document import (
     ConsumerDocument,
@@ -21,8 +20,6 @@ from conveyor.http_api.rest.message_document import (
 )
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.kernel.access.declared_access import DESCRIBE, READ, group, topic
-from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.response_budget import SMALL_BYTES
 from conveyor.queues.delivery.inspection import Peeked
 from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
@@ -101,40 +98,9 @@ def lease_messages(call: HttpCall[LeaseQuery, None], reply: Responder[LeaseList]
     nothing. 503 `not_leader`: no broker that leads a partition of the topic can be reached.
     """
     query, name = call.query, subscription_of(call).name
-
-    def taken(leases: list[LeasedMessage] | RequestError) -> None:
-        if query.wait and (not leases or (isinstance(leases, RequestError) and leases.kind is ErrorKind.NOT_LEADER)):
-            reply(_wait_for_messages(call, name))
-        else:
-            reply(leases, make=partial(_leases, call, name))
-
-    leases = call.broker.queues.leases
-    leases.take(call.caller, name, query.max_messages, query.visibility, taken, client_id=query.client_id)
-
-
-async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> LeaseList | Coroutine[Any, Any, LeaseList]:
-    query, lease = call.query, call.broker.queues.leases.lease
     wait_ms, client_id = int(query.wait or 0), query.client_id
-    work = partial(lease, call.caller, name, query.max_messages, wait_ms, query.visibility, client_id=client_id)
-    return _leases(call, name, await call.door.long_polls.wait(work, [], call.exchange))
-
-
-def _leases(
-    call: HttpCall[LeaseQuery, None], name: str, leases: list[LeasedMessage]
-) -> LeaseList | Coroutine[Any, Any, LeaseList]:
-    """Show leases. They are given back if the client is gone, or does not get them."""
-    give_back = partial(call.broker.queues.leases.give_back, call.caller, name, leases)
-    if call.exchange.is_gone:
-        give_back()
-        leases = []
-    elif leases:
-        call.exchange.until_gone(give_back)
-        if call.exchange.meter is not None:
-            call.count_shown(lease.message for lease in leases)
-    weight_bytes = sum([lease.message.weight_bytes for lease in leases])
-    if weight_bytes > SMALL_BYTES:
-        return call.show(weight_bytes, lambda: LeaseList(list(map(_show_lease, leases))))
-    return LeaseList(list(map(_show_lease, leases)))
+    options = LeaseOptions(name, query.max_messages, wait_ms, query.visibility, client_id)
+    LeaseTaking(call, options, _show_leases).take(reply)
 
 
 async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
@@ -175,6 +141,10 @@ ENDPOINTS = (
         for method in ("GET", "POST")
     ),
 )
+
+
+def _show_leases(leases: list[LeasedMessage]) -> LeaseList:
+    return LeaseList(list(map(_show_lease, leases)))
 
 
 def _show_lease(lease: LeasedMessage) -> LeaseDocument:

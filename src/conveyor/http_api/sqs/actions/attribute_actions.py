@@ -1,0 +1,113 @@
+"""Operations on what the metadata holds of a queue: attributes and tags."""
+
+from collections.abc import Mapping, Sequence
+
+from conveyor.cluster.topic_change import ConfigChange, Operation
+from conveyor.http_api.sqs.actions.create_queue_action import check_fifo_limit, check_redrive
+from conveyor.http_api.sqs.actions.sqs_action import ActionCall
+from conveyor.http_api.sqs.protocols.queue_operations import (
+    GetQueueAttributesRequest,
+    GetQueueAttributesResult,
+    ListQueueTagsRequest,
+    ListQueueTagsResult,
+    SetQueueAttributesRequest,
+    TagQueueRequest,
+    UntagQueueRequest,
+)
+from conveyor.http_api.sqs.queues.queue_attribute_rules import FIFO, SHOWN, check_attributes, unknown_attribute
+from conveyor.http_api.sqs.queues.queue_names import is_fifo_name, queue_arn
+from conveyor.http_api.sqs.queues.queue_tags import check_tag_count, check_tags
+from conveyor.http_api.sqs.queues.stored_queue import (
+    MODIFIED_MS,
+    annotation_changes,
+    policy_changes,
+    shown_attributes,
+    tag_changes,
+    tags_of,
+    topic_changes,
+)
+from conveyor.http_api.sqs.sqs_errors import missing_parameter
+from conveyor.queues.subscription.policy import Subscription
+
+_ALL = "All"
+_COUNTED = {
+    "ApproximateNumberOfMessages": "depth",
+    "ApproximateNumberOfMessagesNotVisible": "in_flight",
+    "ApproximateNumberOfMessagesDelayed": "delayed",
+}
+
+
+async def get_queue_attributes(call: ActionCall[GetQueueAttributesRequest]) -> GetQueueAttributesResult:
+    """Return the attributes that a request names, or all."""
+    queue, names = call.queue(), call.members.attribute_names or []
+    _check_names(names)
+    topic = call.broker.metadata.image.topics.get(queue.topic)
+    shown = shown_attributes(queue, topic, call.settings.region)
+    shown["QueueArn"] = queue_arn(call.settings.region, queue.name)
+    is_all = _ALL in names
+    if is_all or any(name in _COUNTED for name in names):
+        shown |= await _counts(call, queue)
+    asked = {name: value for name, value in shown.items() if is_all or name in names}
+    return GetQueueAttributesResult(attributes=asked or None)
+
+
+async def set_queue_attributes(call: ActionCall[SetQueueAttributesRequest]) -> None:
+    """Change attributes. An empty value removes one of those that need none."""
+    queue, given, broker = call.queue(), call.members.attributes, call.broker
+    if not given:
+        raise missing_parameter("Attribute.Name")
+    if FIFO in given:
+        raise unknown_attribute(FIFO)
+    check_attributes(given, is_fifo=is_fifo_name(queue.name))
+    check_fifo_limit(given)
+    check_redrive(broker, queue.name, given)
+    await _change(call, annotation_changes(given), policy_changes(given))
+    config = [
+        ConfigChange(name=name, operation=Operation.SET, value=value) for name, value in topic_changes(given).items()
+    ]
+    if config:
+        await broker.topics.change_config(call.http.caller, queue.topic, config)
+
+
+async def tag_queue(call: ActionCall[TagQueueRequest]) -> None:
+    """Set tags."""
+    tags = call.members.tags
+    if not tags:
+        raise missing_parameter("Tags")
+    check_tags(tags)
+    check_tag_count(len({**tags_of(call.queue()), **tags}))
+    await _change(call, tag_changes(tags), {})
+
+
+async def untag_queue(call: ActionCall[UntagQueueRequest]) -> None:
+    """Remove tags."""
+    keys = call.members.tag_keys
+    if not keys:
+        raise missing_parameter("TagKeys")
+    await _change(call, tag_changes(dict.fromkeys(keys)), {})
+
+
+async def list_queue_tags(call: ActionCall[ListQueueTagsRequest]) -> ListQueueTagsResult:
+    """Return the tags."""
+    return ListQueueTagsResult(tags=tags_of(call.queue()) or None)
+
+
+async def _change(
+    call: ActionCall[SetQueueAttributesRequest] | ActionCall[TagQueueRequest] | ActionCall[UntagQueueRequest],
+    annotations: Mapping[str, str | None],
+    policy: Mapping[str, object],
+) -> None:
+    queue = call.queue()
+    changes = {**annotations, MODIFIED_MS: str(call.broker.clock.now_ms())}
+    await call.broker.queues.lifecycle.change(call.http.caller, queue.name, policy, changes)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if name != _ALL and name not in SHOWN:
+            raise unknown_attribute(name)
+
+
+async def _counts(call: ActionCall[GetQueueAttributesRequest], queue: Subscription) -> dict[str, str]:
+    stats = await call.broker.queues.statistics.stats(call.http.caller, queue.name)
+    return {name: str(getattr(stats, field)) for name, field in _COUNTED.items()}

@@ -1,0 +1,40 @@
+"""The ids of messages of a FIFO queue: their group, which is the key of the record, and their de-duplication id.
+
+The broker de-duplicates within a partition. If a queue de-duplicates within message groups, several of which may be in
+a partition, the header `conveyor-dedup-id` begins with the group and its length: `5:apple:` + `id-1`.
+"""
+
+import hashlib
+
+from conveyor.http_api.sqs.queues.queue_attribute_rules import CONTENT_BASED, SCOPE
+from conveyor.http_api.sqs.queues.stored_queue import attribute_of
+from conveyor.http_api.sqs.sqs_errors import invalid_parameter, missing_parameter
+from conveyor.queues.subscription.policy import Subscription
+
+
+def stored_dedup_id(queue: Subscription, group: str, dedup_id: str | None, body: str) -> str:
+    """Return the header of a message. Raises SqsError if the queue needs an id, and there is none."""
+    if not dedup_id:
+        if attribute_of(queue, CONTENT_BASED) != "true":
+            raise invalid_parameter(
+                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided"
+                " explicitly"
+            )
+        dedup_id = hashlib.sha256(body.encode()).hexdigest()
+    return _prefix(queue, group) + dedup_id
+
+
+def shown_dedup_id(queue: Subscription, group: str, stored: str) -> str:
+    """Return the id that a client has given, or that of another client's record."""
+    return stored.removeprefix(_prefix(queue, group))
+
+
+def _prefix(queue: Subscription, group: str) -> str:
+    return f"{len(group)}:{group}:" if attribute_of(queue, SCOPE) == "messageGroup" else ""
+
+
+def needed_group(group: str | None) -> str:
+    """Return the group of a message of a FIFO queue. Raises SqsError."""
+    if not group:
+        raise missing_parameter("MessageGroupId")
+    return group
