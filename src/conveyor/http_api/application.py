@@ -36,6 +36,7 @@ from conveyor.http_api.rest import (
     transaction_endpoints,
 )
 from conveyor.http_api.sqs import sqs_endpoints
+from conveyor.http_api.sqs.signed_requests import SignedRequests
 from conveyor.kernel.access.caller import ANONYMOUS
 from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
@@ -82,7 +83,9 @@ class RestDoor:
         self.origins = Origins(listed) if listed else None
         self.rights = None if broker.clients.access.rules is None else RequestRights(broker)
         self.long_polls = LongPolls()
-        self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS, self.rights)
+        keys, is_open = tokens.access_keys, self._logins is None
+        self._signed = SignedRequests(keys, broker.clients.credentials, broker.clock) if keys and not is_open else None
+        self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS, self.rights, self._signed)
 
     @property
     def is_guarded(self) -> bool:
@@ -115,6 +118,8 @@ class RestDoor:
         if is_guarded and exchange.caller.principal == ANONYMOUS:
             if self._logins is None:
                 return self._unauthorized()
+            if endpoint.verifies_signatures and self._signed is not None and self._signed.claims(exchange):
+                return self._refusal_now(exchange, endpoint)
             user = self._logins.known(request)
             if user is None:
                 return self._log_in(exchange, endpoint, self._logins)

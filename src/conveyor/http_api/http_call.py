@@ -12,6 +12,7 @@ from conveyor.http.endpoints.endpoint_application import RoutedCall
 from conveyor.http.engine.exchange import Exchange
 from conveyor.http_api.request_rights import RequestRights
 from conveyor.http_api.requests.long_polls import LongPolls
+from conveyor.http_api.sqs.signed_requests import SignedRequests
 from conveyor.kernel.access.acl import AclOperation, ResourceType
 from conveyor.kernel.access.declared_access import Needs
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -31,7 +32,8 @@ _COPIES = 2
 class Door:
     """The broker and the parts of the door that endpoints use.
 
-    network_probe: counters of connections. rights: None if everybody may do everything.
+    network_probe: counters of connections. rights: None if everybody may do everything. signed_requests: None if nobody
+    logs in by signatures.
     """
 
     broker: BrokerNode
@@ -39,6 +41,7 @@ class Door:
     long_polls: LongPolls
     endpoints: tuple[Endpoint, ...]
     rights: RequestRights | None
+    signed_requests: SignedRequests | None = None
 
 
 class HttpCall(Generic[Query, Body]):

@@ -29,6 +29,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
+from conveyor.http_api.requests.access_keys import read_access_keys
 from conveyor.http_api.requests.tokens import read_tokens
 from conveyor.kernel.access.caller import ANONYMOUS
 from conveyor.kernel.errors import ConveyorError, SettingsError, StartupError, StorageFailure
@@ -92,7 +93,7 @@ class Server:
         self._joined: Callable[[str], None] = lambda _: None
         self._boot_id = self._cache_id = boot_id()
         self._lock_id = ""
-        self._tokens = read_tokens(settings.network.token_file)
+        self._tokens = read_tokens(settings.network.token_file, read_access_keys(settings.sqs.keys_file))
         self._max_connections = settings.network.max_connections
         self._max_http_connections = settings.network.max_http_connections
         self._wrap_peers = wrap_peers

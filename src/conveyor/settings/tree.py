@@ -414,6 +414,7 @@ def check_relations(settings: Settings) -> None:
     _check_access(settings.access)
     _check_origins(network, settings.tls)
     settings.sasl.check(network.sasl_mechanisms)
+    settings.sqs.check(has_users=network.http_users)
     if network.max_request_bytes > network.max_buffered_bytes:
         raise SettingsError(
             f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"

@@ -98,6 +98,8 @@ class Endpoint:
     headers: name and description of each request header.
     quotas: what its requests count for besides their time; over a quota they are refused. is_limited: whether they
     count for quotas at all.
+    verifies_signatures: whether its function itself refuses a request whose signature is wrong: one that names a key
+    comes to it without a login.
     problem_form: makes the response to a refused or failed request from a problem document, for clients of a protocol
     that has its own form of errors.
     """
@@ -117,6 +119,7 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
     quotas: tuple[str, ...] = ()
     is_limited: bool = True
+    verifies_signatures: bool = False
     problem_form: Callable[[Exchange, Response], Response] | None = None
 
     @property

@@ -1,16 +1,22 @@
 """Bearer tokens. A client with a token may do everything; a client without one may only use public endpoints."""
 
 import hmac
+from collections.abc import Mapping
 from pathlib import Path
 
 from conveyor.http.engine.http_request import Request
+from conveyor.http_api.requests.access_keys import NO_KEYS, AccessKey
 from conveyor.kernel.errors import SettingsError
 
 
 class Tokens:
-    """The valid tokens. Without tokens every client is admitted; such a broker listens only on loopback."""
+    """The valid tokens. Without tokens every client is admitted; such a broker listens only on loopback.
 
-    def __init__(self, tokens: tuple[str, ...] = ()) -> None:
+    access_keys: by which users sign requests to SQS, by their ids.
+    """
+
+    def __init__(self, tokens: tuple[str, ...] = (), access_keys: Mapping[str, AccessKey] = NO_KEYS) -> None:
+        self.access_keys = access_keys
         self._tokens = [token.encode() for token in tokens]
 
     def __bool__(self) -> bool:
@@ -26,13 +32,13 @@ class Tokens:
         return scheme.lower() == "bearer" and any(matches)
 
 
-def read_tokens(path: str) -> Tokens:
+def read_tokens(path: str, access_keys: Mapping[str, AccessKey] = NO_KEYS) -> Tokens:
     """Read tokens from a file, one per line. Empty lines and lines that begin with # are ignored.
 
     path: empty for no tokens. Raises SettingsError.
     """
     if not path:
-        return Tokens()
+        return Tokens(access_keys=access_keys)
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -43,4 +49,4 @@ def read_tokens(path: str) -> Tokens:
         raise SettingsError(f"--token-file {path} contains no token: write one per line")
     if any(" " in token or not token.isascii() for token in tokens):
         raise SettingsError(f"--token-file {path}: a token consists of printable ASCII characters without spaces")
-    return Tokens(tuple(tokens))
+    return Tokens(tuple(tokens), access_keys)

@@ -17,9 +17,11 @@ _KINDS = {
 }
 
 
-def error_of(problem: bytes) -> SqsError:
-    """Return the error of SQS for a problem document."""
+def error_of(problem: bytes, *, is_signed: bool) -> SqsError:
+    """Return the error of SQS for a problem document. is_signed: whether the request names an access key."""
     decoded = msgspec.json.decode(problem, type=Problem)
+    if decoded.status == 401 and is_signed:
+        return SqsError(SqsErrorKind.INVALID_CLIENT_TOKEN_ID, "The security token included in the request is invalid.")
     is_server = decoded.status >= 500
     other = SqsErrorKind.INTERNAL_FAILURE if is_server else SqsErrorKind.INVALID_PARAMETER_VALUE
     return SqsError(_KINDS.get(decoded.status, other), decoded.detail)

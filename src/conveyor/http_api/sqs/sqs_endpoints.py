@@ -11,6 +11,7 @@ from types import CoroutineType
 from typing import Any
 from uuid import uuid4
 
+from conveyor.broker.clients.request_admission import AdmittedRequest
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, AnyQuery, Endpoint, Raw, Responder
 from conveyor.http.endpoints.router import split_target
 from conveyor.http.engine.exchange import Exchange
@@ -24,6 +25,7 @@ from conveyor.http_api.sqs.protocols.aws_query import AwsQuery, read_query
 from conveyor.http_api.sqs.protocols.sqs_codec import SqsAnswer, SqsCall, SqsCodec
 from conveyor.http_api.sqs.queues.queue_names import ACCOUNT, queue_url
 from conveyor.http_api.sqs.refused_requests import error_of
+from conveyor.http_api.sqs.signed_requests import SignedRequests, key_id_of
 from conveyor.http_api.sqs.sqs_errors import SqsError, SqsErrorKind
 from conveyor.kernel.access.declared_access import NO_ACCESS
 from conveyor.kernel.errors import RequestError
@@ -50,10 +52,13 @@ class SqsRequest:
         self._call = call
         self._codec = codec_of(call.exchange.request)
         self._request_id = str(uuid4())
+        signed = call.door.signed_requests
+        self._signed = signed if signed is not None and signed.claims(call.exchange) else None
+        """The request has come without a login, and must not be carried out before its signature is verified."""
 
     def serve(self, reply: Responder[Raw]) -> Coroutine[Any, Any, Raw] | None:
         """Reply with the answer, or return a coroutine that makes it."""
-        if len(self._call.body) > LONG_BODY_BYTES:
+        if len(self._call.body) > LONG_BODY_BYTES or self._signed is not None:
             return self.answer()
         try:
             return self._act(self._read(), partial(self._reply, reply))
@@ -64,10 +69,26 @@ class SqsRequest:
     async def answer(self) -> Raw:
         """Return the answer. A long request is decoded in a thread."""
         try:
+            if self._signed is not None:
+                await self._log_in(self._signed)
             read = await self._call.broker.slices.in_thread(self._read, self._call.exchange.meter)
             return await self._waited(partial(self._act, read))
         except RequestError as error:
             return self._failed(error)
+
+    async def _log_in(self, signed: SignedRequests) -> None:
+        """Note the user who has signed the request. Raises SqsError, after a pause, if the signature is wrong."""
+        call, exchange = self._call, self._call.exchange
+        try:
+            user = await call.broker.slices.in_thread(partial(signed.verify, exchange), exchange.meter)
+        except SqsError as error:
+            await signed.refuse(exchange, error)
+            raise
+        exchange.authenticated(user)
+        call.caller = exchange.caller
+        if exchange.meter is not None:
+            exchange.meter = AdmittedRequest(call.broker.clients.quotas, call.broker.clock, user.name, "")
+            exchange.meter.check(())
 
     def _read(self) -> SqsCall:
         request, body = self._call.exchange.request, self._call.body or b""
@@ -153,7 +174,8 @@ def codec_of(request: Request) -> SqsCodec:
 
 def refused(exchange: Exchange, response: Response) -> Response:
     """Return the response to a request that was refused before an operation saw it, in the form of the request."""
-    answer: SqsAnswer = codec_of(exchange.request).write_error(error_of(response.body), str(uuid4()))
+    error = error_of(response.body, is_signed=key_id_of(exchange.request) is not None)
+    answer: SqsAnswer = codec_of(exchange.request).write_error(error, str(uuid4()))
     headers = {**(response.headers or {}), **answer.headers}
     return Response(answer.status, answer.body, answer.content_type, headers, closes=response.closes)
 
@@ -178,10 +200,17 @@ ENDPOINTS = tuple(
             function=serve_sqs,
             body_limit=_body_limit,
             read=_as_it_is,
+            verifies_signatures=True,
             problem_form=refused,
         ),
         Endpoint(
-            method="GET", path=path, needs=NO_ACCESS, function=serve_sqs_by_url, takes_head=False, problem_form=refused
+            method="GET",
+            path=path,
+            needs=NO_ACCESS,
+            function=serve_sqs_by_url,
+            takes_head=False,
+            verifies_signatures=True,
+            problem_form=refused,
         ),
     )
 )
