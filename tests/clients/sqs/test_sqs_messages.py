@@ -146,6 +146,29 @@ def test_deleted_message_does_not_return(sqs: Any, broker: Broker, queue: str) -
     assert receive(sqs, queue) == []
 
 
+def test_last_receipt_handle_deletes_also_after_the_timeout(sqs: Any, broker: Broker, queue: str) -> None:
+    for body in ("late", "older"):
+        sqs.send_message(QueueUrl=queue, MessageBody=body)
+    late, older = receive(sqs, queue, VisibilityTimeout=10)
+    broker.clock.advance(seconds=10)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=late["ReceiptHandle"])
+    assert bodies(receive(sqs, queue, VisibilityTimeout=10)) == ["older"]
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=older["ReceiptHandle"])
+    broker.clock.advance(seconds=10)
+    assert bodies(receive(sqs, queue)) == ["older"]
+
+
+def test_first_receive_is_remembered(sqs: Any, broker: Broker, queue: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    broker.clock.advance(seconds=5)
+    [message] = receive(sqs, queue, VisibilityTimeout=10, **ALL)
+    first = int(message["Attributes"]["ApproximateFirstReceiveTimestamp"])
+    assert first == int(message["Attributes"]["SentTimestamp"]) + 5000
+    broker.clock.advance(seconds=10)
+    [message] = receive(sqs, queue, **ALL)
+    assert int(message["Attributes"]["ApproximateFirstReceiveTimestamp"]) == first
+
+
 def test_receipt_handles_are_of_their_queue(sqs: Any, queue: str, make_queue: Callable[..., str]) -> None:
     other = make_queue()
     sqs.send_message(QueueUrl=other, MessageBody="x")

@@ -45,6 +45,8 @@ _TOPIC = {
 }
 """SQS's largest message with its attributes fits into a batch."""
 _FIFO_TOPIC = {"dedup.window.ms": "300000"}
+_FIFO_POLICY = {"ordering": "key", "max_in_flight_per_key": 10}
+"""One ReceiveMessage may have only messages of one group."""
 
 
 async def create_queue(call: ActionCall[CreateQueueRequest]) -> CreateQueueResult:
@@ -102,7 +104,7 @@ async def _create(
     annotations = {MODIFIED_MS: now, **({CREATED_MS: now} if is_made else {})}
     annotations |= {key: value for key, value in annotation_changes(given).items() if value is not None}
     annotations |= {key: value for key, value in tag_changes(tags).items() if value is not None}
-    policy = {"max_deliveries": 0, "ordering": "key" if is_fifo else "none", **policy_changes(given)}
+    policy = {"max_deliveries": 0, **(_FIFO_POLICY if is_fifo else {}), **policy_changes(given)}
     try:
         await broker.queues.lifecycle.create(caller, name, name, _START, policy, annotations)
     except RequestError as error:

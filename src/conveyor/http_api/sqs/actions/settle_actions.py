@@ -1,7 +1,7 @@
 """DeleteMessage and ChangeMessageVisibility, one message or a batch of them.
 
-A receipt handle is the ack id of a lease. A standard queue forgives one whose lease has ended: the message may have
-been received again, so the request succeeds, and has no effect. A FIFO queue refuses it.
+A receipt handle is the ack id of a lease. In a standard queue the last one of a message deletes it also when the lease
+has ended, and an older one is forgiven: the request succeeds, and has no effect. A FIFO queue refuses it.
 """
 
 from collections.abc import Callable, Sequence
@@ -121,7 +121,9 @@ def change_message_visibility_batch(call: ActionCall[ChangeMessageVisibilityBatc
 
 def _ack(call: ActionCall[Any], handles: list[str], reply: Callable[[Any], None]) -> None:
     if handles:
-        call.broker.queues.settlements.ack(call.http.caller, call.queue_name, handles, reply)
+        is_late_too = not is_fifo_name(call.queue_name)
+        settlements, caller = call.broker.queues.settlements, call.http.caller
+        settlements.ack(caller, call.queue_name, handles, reply, accepts_late=is_late_too)
     else:
         reply([])
 

@@ -88,7 +88,7 @@ class MessageView:
             "SenderId": message.publisher or ACCOUNT,
             "SentTimestamp": str(message.timestamp_ms),
             "ApproximateReceiveCount": str(lease.delivery_count),
-            "ApproximateFirstReceiveTimestamp": str(message.timestamp_ms),
+            "ApproximateFirstReceiveTimestamp": str(lease.first_delivered_ms),
         }
         group = (message.key or b"").decode("utf-8", "replace")
         if group:
