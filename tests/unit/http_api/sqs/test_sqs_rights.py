@@ -9,6 +9,7 @@ import pytest
 from conveyor.broker.clients import credentials
 from conveyor.http_api.application import ENDPOINTS
 from conveyor.http_api.sqs.actions.action_table import ACTIONS
+from conveyor.http_api.sqs.moves.move_task import TaskHandle, encode_handle
 from conveyor.http_api.sqs.protocols.sqs_operation import OPERATIONS
 from conveyor.kernel.access.declared_access import AnyOf
 from conveyor.queues.subscription.policy import StartPosition
@@ -25,6 +26,9 @@ VERBS: dict[str, tuple[str, ...]] = {
     "DeleteQueue": (f"DELETE {TOPIC}", f"DELETE {NAMED}"),
     "GetQueueAttributes": (f"GET {TOPIC}", f"GET {NAMED}"),
     "GetQueueUrl": (f"GET {NAMED}",),
+    "CancelMessageMoveTask": (f"GET {NAMED}/messages",),
+    "ListMessageMoveTasks": (f"GET {NAMED}",),
+    "StartMessageMoveTask": (f"GET {NAMED}/messages", f"POST {NAMED}/ack", f"POST {TOPIC}/messages"),
     "ListDeadLetterSourceQueues": (f"GET {NAMED}",),
     "ListQueueTags": (f"GET {NAMED}",),
     "ListQueues": ("GET /subscriptions",),
@@ -41,7 +45,17 @@ SEND = {"MessageBody": "m"}
 ENTRY = "SendMessageBatchRequestEntry.1"
 DEAD = '{"deadLetterTargetArn":"arn:aws:sqs:r:0:mails","maxReceiveCount":1}'
 HANDLE = {"ReceiptHandle": "none"}
+WORK, MAILS = "arn:aws:sqs:r:0:work", "arn:aws:sqs:r:0:mails"
 REQUESTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "CancelMessageMoveTask": (
+        {"TaskHandle": encode_handle(TaskHandle("none", WORK))},
+        {"error": "ResourceNotFoundException"},
+    ),
+    "ListMessageMoveTasks": ({"SourceArn": WORK}, {"rights": "describe group work"}),
+    "StartMessageMoveTask": (
+        {"SourceArn": WORK, "DestinationArn": MAILS},
+        {"rights": "read group work, read topic work, write topic mails", "error": "InvalidParameterValue"},
+    ),
     "ChangeMessageVisibility": ({**HANDLE, "VisibilityTimeout": "1"}, {"error": "ReceiptHandleIsInvalid"}),
     "ChangeMessageVisibilityBatch": (
         {

@@ -14,6 +14,14 @@ from conveyor.http_api.sqs.actions.attribute_actions import (
     untag_queue,
 )
 from conveyor.http_api.sqs.actions.create_queue_action import create_queue
+from conveyor.http_api.sqs.actions.move_actions import (
+    cancel_message_move_task,
+    destination_of,
+    list_message_move_tasks,
+    source_of,
+    source_of_task,
+    start_message_move_task,
+)
 from conveyor.http_api.sqs.actions.queue_actions import (
     delete_queue,
     get_queue_url,
@@ -73,6 +81,7 @@ def _dead_letter_queue(members: Any) -> str | None:
 
 
 ACTIONS: Mapping[str, SqsAction] = {
+    "CancelMessageMoveTask": SqsAction(function=cancel_message_move_task, needs=_LEASE, queue=source_of_task),
     "ChangeMessageVisibility": SqsAction(function=change_message_visibility, needs=_LEASE),
     "ChangeMessageVisibilityBatch": SqsAction(function=change_message_visibility_batch, needs=_LEASE),
     "CreateQueue": SqsAction(
@@ -89,6 +98,7 @@ ACTIONS: Mapping[str, SqsAction] = {
     "GetQueueAttributes": SqsAction(function=get_queue_attributes, needs=_SHOW),
     "GetQueueUrl": SqsAction(function=get_queue_url, needs=_DESCRIBE, queue=_named),
     "ListDeadLetterSourceQueues": SqsAction(function=list_dead_letter_source_queues, needs=_DESCRIBE),
+    "ListMessageMoveTasks": SqsAction(function=list_message_move_tasks, needs=_DESCRIBE, queue=source_of),
     "ListQueueTags": SqsAction(function=list_queue_tags, needs=_DESCRIBE),
     "ListQueues": SqsAction(function=list_queues, needs=_LIST, queue=None),
     "PurgeQueue": SqsAction(function=purge_queue, needs=_PURGE),
@@ -99,6 +109,13 @@ ACTIONS: Mapping[str, SqsAction] = {
         function=set_queue_attributes,
         needs=_SET,
         dead_letter_queue=_dead_letter_queue,
+        dead_letter_needs=_DEAD_LETTERS,
+    ),
+    "StartMessageMoveTask": SqsAction(
+        function=start_message_move_task,
+        needs=_LEASE,
+        queue=source_of,
+        dead_letter_queue=destination_of,
         dead_letter_needs=_DEAD_LETTERS,
     ),
     "TagQueue": SqsAction(function=tag_queue, needs=_ANNOTATE),
