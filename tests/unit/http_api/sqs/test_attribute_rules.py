@@ -38,6 +38,7 @@ def test_permitted_attributes(attributes: dict[str, MessageAttributeValue] | Non
         ("x" * 256, value(), "Message (user) attribute names must be shorter than 256 Bytes"),
         ("a b", value(), "Message (user) attributes name can only contain upper and lower score characters, digits"),
         ("a\n", value(), "Message (user) attributes name can only contain upper and lower score characters, digits"),
+        ("日", value(), "Message (user) attributes name can only contain upper and lower score characters, digits"),
         ("AWS.a", value(), "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'."),
         ("amazon.a", value(), "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'."),
         (".a", value(), "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'."),

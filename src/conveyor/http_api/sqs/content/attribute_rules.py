@@ -18,7 +18,8 @@ _MAX_LENGTH = 256
 _MAX_NUMBER_LENGTH = 256
 _MAX_DIGITS = 38
 _LOWEST, _HIGHEST = Decimal("-1e128"), Decimal("1e126")
-_NAME = re.compile(r"[\w.-]+")
+_NAME = re.compile("[A-Za-z0-9_.\u00c0-\u017f-]+")
+"""Latin letters with accents are not documented, but SQS takes them."""
 _RESERVED = ("aws.", "amazon.", ".")
 _TYPE = re.compile(r"(String|Number|Binary)(\..*)?", re.DOTALL)
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
