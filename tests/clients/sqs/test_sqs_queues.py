@@ -185,6 +185,22 @@ def test_queue_of_a_topic_that_is_there_has_its_messages(sqs: Any, broker: Broke
     rest.close()
 
 
+def test_queue_is_created_whole_or_not_at_all(sqs: Any, broker: Broker) -> None:
+    """The subscription's name is taken, so the topic that was made for it goes again."""
+    rest, name = Rest(broker), f"half-{uuid4().hex[:8]}"
+    rest.post("/topics", {"name": f"{name}-other"})
+    rest.post(f"/topics/{name}-other/subscriptions", {"name": name})
+    assert refusal_of(sqs.create_queue, QueueName=name).code == "QueueAlreadyExists"
+    assert rest.get(f"/topics/{name}").status == 404
+    rest.close()
+
+
+def test_topics_of_the_broker_become_no_queues(sqs: Any) -> None:
+    for name in ("__consumer_offsets", "__transaction_state"):
+        refused = refusal_of(sqs.create_queue, QueueName=name)
+        assert (refused.code, refused.status) == ("InvalidParameterValue", 400)
+
+
 def test_redrive_policy_names_a_queue_of_its_kind(sqs: Any, queue: str, make_queue: Callable[..., str]) -> None:
     dead = make_queue()
     policy = json.dumps({"deadLetterTargetArn": arn(sqs, dead), "maxReceiveCount": "2"})

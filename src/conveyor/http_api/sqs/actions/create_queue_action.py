@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, TopicRequest
+from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.http_api.sqs.actions.sqs_action import ActionCall
 from conveyor.http_api.sqs.protocols.queue_operations import CreateQueueRequest, CreateQueueResult
 from conveyor.http_api.sqs.queues.queue_attribute_rules import (
@@ -57,6 +59,8 @@ async def create_queue(call: ActionCall[CreateQueueRequest]) -> CreateQueueResul
     if FIFO in given and not is_fifo:
         raise invalid_value(FIFO)
     check_queue_name(name, is_fifo=is_fifo)
+    if is_internal(name):
+        raise owned_by_broker(name)
     check_attributes(given, is_fifo=is_fifo)
     check_fifo_limit(given)
     check_tags(tags)
