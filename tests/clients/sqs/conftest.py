@@ -9,9 +9,10 @@ import pytest
 from botocore.config import Config
 
 from conveyor.testing import Broker
+from tests.clients.rest_client import HasHttp
 
 
-def connect(broker: Broker, **options: Any) -> Any:
+def connect(broker: HasHttp, **options: Any) -> Any:
     """Return boto3's client of SQS. It checks the digests of all messages."""
     return boto3.client(
         "sqs",

@@ -120,8 +120,11 @@ def test_members_of_the_other_kind_of_queue_are_refused(sqs: Any, fifo: str, que
     assert refused.code == "InvalidParameterValue"
     refused = refusal_of(sqs.send_message, QueueUrl=fifo, MessageBody="x", MessageGroupId="a b")
     assert refused.message.endswith("can only include alphanumeric and punctuation characters. 1 to 128 in length.")
-    refused = refusal_of(sqs.set_queue_attributes, QueueUrl=fifo, Attributes={"FifoQueue": "true"})
+    refused = refusal_of(sqs.set_queue_attributes, QueueUrl=queue, Attributes={"FifoQueue": "true"})
     assert refused.code == "InvalidAttributeName"
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": "true"})
+    refused = refusal_of(sqs.set_queue_attributes, QueueUrl=fifo, Attributes={"FifoQueue": "false"})
+    assert refused.code == "InvalidAttributeValue"
 
 
 def test_standard_message_keeps_its_group(sqs: Any, queue: str) -> None:

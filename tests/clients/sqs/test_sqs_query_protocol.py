@@ -69,7 +69,7 @@ def test_url_may_carry_the_request(queue: str, sqs: Any) -> None:
     [
         ("GetQueueUrl", "AWS.SimpleQueueService.NonExistentQueue", 400),
         ("Nothing", "InvalidAction", 400),
-        ("AddPermission", "AWS.SimpleQueueService.UnsupportedOperation", 400),
+        ("AddPermission", "AWS.SimpleQueueService.NonExistentQueue", 400),
     ],
 )
 def test_errors_have_the_codes_of_the_protocol(broker: Broker, action: str, code: str, status: int) -> None:

@@ -221,7 +221,6 @@ COUNT = "Invalid value for maxReceiveCount: 0, valid values are from 1 to 1000 b
     [
         ("{", "Redrive policy is not a valid JSON map."),
         ("[" * 10_000, "Redrive policy is not a valid JSON map."),
-        ('{"maxReceiveCount": 1}', "Redrive policy does not contain mandatory attribute: deadLetterTargetArn."),
         ('{"deadLetterTargetArn": "arn:aws:sqs:r:0:no", "maxReceiveCount": 1}', "Dead letter target does not exist."),
         ('{"deadLetterTargetArn": "arn:aws:sqs:r:0:q", "maxReceiveCount": 0}', COUNT),
     ],
@@ -230,3 +229,39 @@ def test_wrong_redrive_policies_are_refused(sqs: Any, queue: str, policy: str, r
     refused = refusal_of(sqs.set_queue_attributes, QueueUrl=queue, Attributes={"RedrivePolicy": policy})
     text = f"Value {policy[:500]} for parameter RedrivePolicy is invalid. Reason: {reason}"
     assert refused == ("InvalidParameterValue", text, 400)
+
+
+def test_redrive_policy_has_both_members(sqs: Any, queue: str) -> None:
+    for policy, missing in (
+        ('{"maxReceiveCount": 1}', "deadLetterTargetArn"),
+        ('{"deadLetterTargetArn": "a"}', "maxReceiveCount"),
+    ):
+        refused = refusal_of(sqs.set_queue_attributes, QueueUrl=queue, Attributes={"RedrivePolicy": policy})
+        assert refused == ("InvalidParameterValue", f"The required parameter '{missing}' is missing", 400)
+
+
+def test_permissions_are_statements_of_the_policy(sqs: Any, queue: str) -> None:
+    sqs.add_permission(QueueUrl=queue, Label="one", AWSAccountIds=["1" * 12], Actions=["SendMessage"])
+    sqs.add_permission(QueueUrl=queue, Label="two", AWSAccountIds=["1" * 12, "2" * 12], Actions=["*"])
+    policy = json.loads(attribute(sqs, queue, "Policy"))
+    assert policy["Statement"][0] == {
+        "Sid": "one",
+        "Effect": "Allow",
+        "Principal": {"AWS": f"arn:aws:iam::{'1' * 12}:root"},
+        "Action": "SQS:SendMessage",
+        "Resource": arn(sqs, queue),
+    }
+    assert policy["Id"] == f"{arn(sqs, queue)}/SQSDefaultPolicy"
+    add = {"QueueUrl": queue, "AWSAccountIds": ["1" * 12], "Actions": ["SendMessage"]}
+    refused = refusal_of(sqs.add_permission, Label="one", **add)
+    assert refused.message == "Value one for parameter Label is invalid. Reason: Already exists."
+    assert "ActionName" in refusal_of(sqs.add_permission, Label="b", **{**add, "Actions": ["CreateQueue"]}).message
+    for label in ("one", "two"):
+        sqs.remove_permission(QueueUrl=queue, Label=label)
+    shown = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+    assert "Policy" not in shown
+    refused = refusal_of(sqs.remove_permission, QueueUrl=queue, Label="one")
+    assert refused.message == "Value one for parameter Label is invalid. Reason: can't find label."
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": "[]"})
+    sqs.add_permission(Label="c", **add)
+    assert json.loads(attribute(sqs, queue, "Policy"))["Statement"][0]["Sid"] == "c"

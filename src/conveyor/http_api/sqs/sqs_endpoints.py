@@ -26,7 +26,7 @@ from conveyor.http_api.sqs.protocols.sqs_codec import SqsAnswer, SqsCall, SqsCod
 from conveyor.http_api.sqs.queues.queue_names import ACCOUNT, queue_url
 from conveyor.http_api.sqs.refused_requests import error_of
 from conveyor.http_api.sqs.signed_requests import SignedRequests, key_id_of
-from conveyor.http_api.sqs.sqs_errors import SqsError, SqsErrorKind
+from conveyor.http_api.sqs.sqs_errors import SqsError
 from conveyor.kernel.access.declared_access import NO_ACCESS
 from conveyor.kernel.errors import RequestError
 
@@ -100,10 +100,7 @@ class SqsRequest:
 
     def _act(self, sqs: SqsCall, reply: Responder[Raw]) -> Coroutine[Any, Any, Raw] | None:
         """Carry out an operation. Raises RequestError."""
-        action = ACTIONS.get(sqs.operation.name)
-        if action is None:
-            reason = f"The operation {sqs.operation.name} is not supported."
-            raise SqsError(SqsErrorKind.UNSUPPORTED_OPERATION, reason)
+        action = ACTIONS[sqs.operation.name]
         form = AnswerForm(self._codec, sqs.operation, self._request_id)
         call: ActionCall[Any] = ActionCall(self._call, action, sqs.request, form, reply)
         call.check_rights(is_noted=True)

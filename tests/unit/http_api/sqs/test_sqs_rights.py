@@ -26,6 +26,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "DeleteQueue": (f"DELETE {TOPIC}", f"DELETE {NAMED}"),
     "GetQueueAttributes": (f"GET {TOPIC}", f"GET {NAMED}"),
     "GetQueueUrl": (f"GET {NAMED}",),
+    "AddPermission": (f"PATCH {NAMED}",),
+    "RemovePermission": (f"PATCH {NAMED}",),
     "CancelMessageMoveTask": (f"GET {NAMED}/messages",),
     "ListMessageMoveTasks": (f"GET {NAMED}",),
     "StartMessageMoveTask": (f"GET {NAMED}/messages", f"POST {NAMED}/ack", f"POST {TOPIC}/messages"),
@@ -47,6 +49,11 @@ DEAD = '{"deadLetterTargetArn":"arn:aws:sqs:r:0:mails","maxReceiveCount":1}'
 HANDLE = {"ReceiptHandle": "none"}
 WORK, MAILS = "arn:aws:sqs:r:0:work", "arn:aws:sqs:r:0:mails"
 REQUESTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "AddPermission": (
+        {"Label": "a", "AWSAccountId.1": "0" * 12, "ActionName.1": "*"},
+        {"rights": "alterconfigs group work"},
+    ),
+    "RemovePermission": ({"Label": "a"}, {"rights": "alterconfigs group work", "error": "find label"}),
     "CancelMessageMoveTask": (
         {"TaskHandle": encode_handle(TaskHandle("none", WORK))},
         {"error": "ResourceNotFoundException"},
@@ -117,7 +124,7 @@ async def ask(door: GuardedDoor, user: str | None, action: str, members: dict[st
 
 
 def test_each_operation_needs_the_rights_of_its_verbs() -> None:
-    assert VERBS.keys() == ACTIONS.keys() <= OPERATIONS.keys()
+    assert VERBS.keys() == ACTIONS.keys() == OPERATIONS.keys()
     by_name = {f"{each.method} {each.path}": each for each in ENDPOINTS}
     for name, action in ACTIONS.items():
         needs = [need for verb in VERBS[name] for need in by_name[verb].needs]

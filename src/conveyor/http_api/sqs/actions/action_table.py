@@ -1,6 +1,4 @@
-"""The operations that this broker carries out, each with the rights that it needs: those of the REST verbs that do the
-same. A missing operation is answered with UnsupportedOperation.
-"""
+"""The operations, each with the rights that it needs: those of the REST verbs that do the same."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +20,7 @@ from conveyor.http_api.sqs.actions.move_actions import (
     source_of_task,
     start_message_move_task,
 )
+from conveyor.http_api.sqs.actions.permission_actions import add_permission, remove_permission
 from conveyor.http_api.sqs.actions.queue_actions import (
     delete_queue,
     get_queue_url,
@@ -81,6 +80,7 @@ def _dead_letter_queue(members: Any) -> str | None:
 
 
 ACTIONS: Mapping[str, SqsAction] = {
+    "AddPermission": SqsAction(function=add_permission, needs=_ANNOTATE),
     "CancelMessageMoveTask": SqsAction(function=cancel_message_move_task, needs=_LEASE, queue=source_of_task),
     "ChangeMessageVisibility": SqsAction(function=change_message_visibility, needs=_LEASE),
     "ChangeMessageVisibilityBatch": SqsAction(function=change_message_visibility_batch, needs=_LEASE),
@@ -103,6 +103,7 @@ ACTIONS: Mapping[str, SqsAction] = {
     "ListQueues": SqsAction(function=list_queues, needs=_LIST, queue=None),
     "PurgeQueue": SqsAction(function=purge_queue, needs=_PURGE),
     "ReceiveMessage": SqsAction(function=receive_message, needs=_LEASE, quotas=(CONSUMER_BYTE_RATE,)),
+    "RemovePermission": SqsAction(function=remove_permission, needs=_ANNOTATE),
     "SendMessage": SqsAction(function=send_message, needs=_SEND, quotas=(PRODUCER_BYTE_RATE,)),
     "SendMessageBatch": SqsAction(function=send_message_batch, needs=_SEND, quotas=(PRODUCER_BYTE_RATE,)),
     "SetQueueAttributes": SqsAction(

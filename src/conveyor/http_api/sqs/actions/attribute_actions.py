@@ -14,7 +14,7 @@ from conveyor.http_api.sqs.protocols.queue_operations import (
     TagQueueRequest,
     UntagQueueRequest,
 )
-from conveyor.http_api.sqs.queues.queue_attribute_rules import FIFO, SHOWN, check_attributes, unknown_attribute
+from conveyor.http_api.sqs.queues.queue_attribute_rules import SHOWN, check_attributes, unknown_attribute
 from conveyor.http_api.sqs.queues.queue_names import is_fifo_name, queue_arn
 from conveyor.http_api.sqs.queues.queue_tags import check_tag_count, check_tags
 from conveyor.http_api.sqs.queues.stored_queue import (
@@ -56,8 +56,6 @@ async def set_queue_attributes(call: ActionCall[SetQueueAttributesRequest]) -> N
     queue, given, broker = call.queue(), call.members.attributes, call.broker
     if not given:
         raise missing_parameter("Attribute.Name")
-    if FIFO in given:
-        raise unknown_attribute(FIFO)
     check_attributes(given, is_fifo=is_fifo_name(queue.name))
     check_fifo_limit(given)
     check_redrive(broker, queue.name, given)

@@ -34,7 +34,7 @@ def parse_redrive_policy(text: str) -> RedrivePolicy | None:
         raise _wrong(text, "Redrive policy is not a valid JSON map.")
     for name in (_TARGET, _COUNT):
         if name not in fields:
-            raise _wrong(text, f"Redrive policy does not contain mandatory attribute: {name}.")
+            raise invalid_parameter(f"The required parameter '{name}' is missing")
     target = name_of_arn(fields[_TARGET]) if isinstance(fields[_TARGET], str) else None
     if target is None:
         raise _wrong(text, "Invalid value for deadLetterTargetArn.")
