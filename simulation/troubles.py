@@ -22,7 +22,7 @@
     clocks          the wall clocks of single brokers are set forward and back
     five_brokers    there are five brokers, and one topic has a replica on each of them
     bulk            messages over REST that are larger than `network.max_request_bytes` of all brokers
-    inspections     the messages of the queue are looked at: those that are not due, and those that are settled
+    inspection      the messages of the queue are looked at: those that are not due, and those that are settled
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
@@ -66,7 +66,7 @@ REST_TOPICS = (REST_IN, *REST_OUT)
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
 FIVE_BROKERS, USERS, GUARDED_TOPIC = "five_brokers", "users", "guarded"
 ORDERED_KEYS, ORDERED_TOPIC = "ordered_keys", "ordered"
-INSPECTIONS = "inspections"
+INSPECTION = "inspection"
 BULK, BULK_TOPIC = "bulk", "bulky"
 BULK_BYTES, BULK_REQUEST_BYTES = 150_000, 32_768
 _USER_ACTIONS = ("log_in", "ask", "read", "read", "write")
@@ -201,7 +201,7 @@ TROUBLES: Mapping[str, Trouble] = {
         topics={GUARDED_TOPIC: {}},
         settings={"access.enabled": True, "access.super_users": "User:ANONYMOUS"},
     ),
-    INSPECTIONS: Trouble(
+    INSPECTION: Trouble(
         [
             *[("inspector", "list_scheduled")] * 2,
             *[("inspector", "show_settled")] * 2,
@@ -223,7 +223,7 @@ such logs from the copy; see docs/operations.md.
 """
 
 OF_A_LONE_BROKER = frozenset(
-    {"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, USERS, INSPECTIONS, "deletions"}
+    {"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, USERS, INSPECTION, "deletions"}
 )
 """The troubles that a story with one broker may have."""
 _SHARE, _SHARE_ALONE = 0.08, 0.3

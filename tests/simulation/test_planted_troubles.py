@@ -424,8 +424,8 @@ PLANTED: dict[Plant, Found] = {
     believe_states_once_the_log_has_grown: Found(134, {"NoneSettledUnseen"}, with_losses),
     take_new_records_for_forwarded_ones: Found(0, {"EveryDelayFiresOnce"}, with_lost_delays),
     begin_in_new_partitions_when_asked: Found(0, {"NoMessageForgotten"}, with_growth),
-    continue_lists_by_the_time_alone: Found(2, {"ScheduledAreListed"}, troubled("inspections")),
-    take_the_load_for_the_settlement: Found(1, {"SettlementsHold"}, troubled("inspections")),
+    continue_lists_by_the_time_alone: Found(1, {"ScheduledAreListed"}, troubled("inspection")),
+    take_the_load_for_the_settlement: Found(3, {"SettlementsHold"}, troubled("inspection")),
 }
 
 
