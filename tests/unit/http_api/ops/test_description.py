@@ -42,7 +42,7 @@ def test_reference_leads_to_a_schema() -> None:
 def test_rule_of_a_body_stands_with_its_schema() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     ways = [{"required": [name]} for name in ("ack_id", "message_id", "ack_ids", "message_ids")]
-    assert schemas["Targets"]["oneOf"] == schemas["NewAcknowledgement"]["oneOf"] == ways
+    assert schemas["Ack"]["oneOf"] == schemas["NewAcknowledgement"]["oneOf"] == ways
     assert operation("POST /subscriptions/{subscription}/ack")["requestBody"]["required"]
 
 
