@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -134,3 +135,26 @@ def test_a_schedule_publishes(shell: Shell, topic: str) -> None:
     shell.run("schedule", "add", topic, "--topic", topic, "--cron", "* * * * *", "--payload", "tick")
     assert topic in shell.run("schedule", "list")
     assert shell.run("schedule", "remove", topic) == f"removed schedule {topic}\n"
+
+
+def test_push_by_commands(topic: str, rest: Rest, shell: Shell, tmp_path: Path) -> None:
+    rest.create(topic)
+    name, url = f"{topic}-s", "https://hook.example/orders"
+    made = shell.run("queue", "create", topic, name, "--push-url", url, "--push-mode", "batch")
+    assert "secret for the receiver, which is not shown again: whsec_" in made
+    assert f"{name} pushes to {url}, paused" in shell.run("queue", "push", name, "--pause")
+    secret_file = tmp_path / "secret"
+    secret_file.write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
+    changed = shell.run("queue", "push", name, "--push-secret-file", str(secret_file), "--push-timeout", "5s")
+    assert "whsec_" not in changed
+    described = shell.run("queue", "describe", name)
+    for part in (f"pushes to {url} as User:ANONYMOUS, paused", "2, while they rotate", "batch", "5s", "closed"):
+        assert part in described
+    assert "whsec_" not in described
+    assert "whsec_" in shell.run("queue", "push", name, "--rotate-secret")
+    assert f"{name} pushes no more" in shell.run("queue", "push", name, "--end")
+    assert "pushes" not in shell.run("queue", "describe", name)
+    for wrong in ((), ("--end", "--pause"), ("--pause", "--resume"), ("--push-secret-file", "/nowhere")):
+        refused = shell.start("queue", "push", name, *wrong)
+        assert refused.communicate(timeout=60)[0] == ""
+        assert refused.returncode == 1

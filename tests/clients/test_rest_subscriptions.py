@@ -34,6 +34,7 @@ def test_subscription_is_made_with_the_defaults(rest: Rest, topic: str) -> None:
         "max_in_flight": 100_000,
         "max_in_flight_per_key": 1,
         "paused": False,
+        "push": None,
     }
 
 
@@ -146,7 +147,7 @@ def test_subscription_is_deleted(rest: Rest, topic: str) -> None:
         ({"retry": {"base_ms": -1}}, "invalid_request", "at `$.retry.base_ms`"),
         ({"retry": {"base_ms": 5, "cap_ms": 4}}, "invalid_subscription", "retry.cap_ms (4) is below retry.base_ms (5)"),
         ({"retry": {"base": 5}}, "invalid_request", "`base`: use one of base_ms, factor, cap_ms - at `$.retry`"),
-        ({"push": None}, "invalid_request", "Object contains unknown field `push`"),
+        ({"push": {"to": "x"}}, "invalid_request", "Object contains unknown field `to`"),
         ({"colour": "red"}, "invalid_request", "Object contains unknown field `colour`"),
         ({"ordering": "key", "fair_by": "shop"}, "invalid_subscription", "exclude each other"),
     ],

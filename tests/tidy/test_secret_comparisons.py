@@ -18,6 +18,12 @@ PERMITTED = {
     "conveyor/broker/clients/credentials.py": {
         "self.scram(mechanism, user) == (credential, True)": "both are of this broker's image",
     },
+    "conveyor/broker/queues/pushing/push_changes.py": {
+        "self._new_secret not in secrets": "as they are stored, and all of this broker's image",
+    },
+    "conveyor/broker/queues/pushing/pusher.py": {
+        "before.secrets != self._target.secrets": "as they are stored, and both of this broker's image",
+    },
     "conveyor/broker/transaction_requests/transaction_requests.py": {
         "answer.digest != digest": "of a request, without a secret, by a client that may send it",
     },

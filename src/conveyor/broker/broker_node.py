@@ -13,6 +13,7 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.produce.broker_produce import Produce
+from conveyor.broker.queues.pushing.pushing import Pushing
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.queues import Queues
 from conveyor.broker.remote.leader_calls import LeaderCalls
@@ -62,6 +63,7 @@ class BrokerNode:
             subscriptions=self.cluster.subscriptions, partitions=self.coordinators.queues,
         )  # fmt: skip
         self.queues = Queues(services, self.topics, queue_calls, self.coordinators, self.fetch, self.produce)
+        self.pushing = Pushing(services, self.queues, queue_calls, self.clients.access, ports)
         self.transaction_requests = TransactionRequests(
             services, self.coordinators.transactions, self.produce.messages, self.queues.settlements, calls
         )
@@ -98,6 +100,7 @@ class BrokerNode:
         await self.topics.start()
         await self.liveness.join(broker)
         self.coordinators.queues.start()
+        self.pushing.start()
         self.schedules.start()
         self.replicas.start()
         self.partitions.start()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from conveyor.broker.clients.bearer_tokens import KeySource
 from conveyor.broker.metadata.cluster_secret import SecretKeys
 from conveyor.broker.partitions.compaction import Compactor
+from conveyor.broker.queues.pushing.push_client import OpenPushClient, no_push_client
 from conveyor.kernel.ids import NewId
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
@@ -24,7 +25,7 @@ class BrokerPorts:
     what was written and not synced may be lost. lock_id: of the lock on the data directory, which one process on one
     machine holds at a time; empty if there is none. peers: the network to the other brokers; None for a broker that is
     alone. key_source: of the keys of bearer tokens; None if clients cannot log in by them. secret_keys: None if the
-    secret of the cluster is not encrypted.
+    secret of the cluster is not encrypted. open_push_client: opens what sends messages to push targets.
     """
 
     disk: Disk
@@ -42,3 +43,4 @@ class BrokerPorts:
     metadata_threads: Executor | None = None
     key_source: KeySource | None = None
     secret_keys: SecretKeys | None = None
+    open_push_client: OpenPushClient = no_push_client

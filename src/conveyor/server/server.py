@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # Loaded on demand; see `_load_kernel_syncs`, `_open_peers` a
     from conveyor.adapters.key_file import KeyFile
     from conveyor.adapters.peers.link_certificate import LinkCertificate
     from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
+    from conveyor.adapters.push.http_push_client import HttpPushClient
     from conveyor.adapters.tokens.key_document import KeyDocument
     from conveyor.server.client_tls import ClientTls
 
@@ -215,6 +216,7 @@ class Server:
             metadata_threads=self._metadata_threads,
             key_source=self._key_source(),
             secret_keys=self._secret_keys(),
+            open_push_client=self._push_client,
         )
         return BrokerNode(self.settings, ports)
 
@@ -324,6 +326,12 @@ class Server:
         from conveyor.adapters.key_file import KeyFile
 
         return KeyFile(Path(self.settings.broker.secrets_key_file))
+
+    def _push_client(self) -> "HttpPushClient":
+        # Brokers without push targets do not load it.
+        from conveyor.adapters.push.http_push_client import HttpPushClient
+
+        return HttpPushClient(self.settings.push)
 
     def _announce_http(self) -> None:
         """Complete the setting that tells clients the address of the HTTP listener."""

@@ -14,6 +14,7 @@ from conveyor.kernel.ids import FIRST_GATEWAY_ID, is_gateway
 from conveyor.settings.access_settings import AccessSettings
 from conveyor.settings.groups_settings import GroupsSettings
 from conveyor.settings.network_settings import NetworkSettings
+from conveyor.settings.push_settings import PushSettings
 from conveyor.settings.sasl_settings import SaslSettings
 from conveyor.settings.setting import parse, setting
 from conveyor.settings.sqs_settings import SqsSettings
@@ -350,6 +351,7 @@ class Settings:
     disk: DiskSettings = field(default_factory=DiskSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupsSettings = field(default_factory=GroupsSettings)
+    push: PushSettings = field(default_factory=PushSettings)
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)

@@ -6,7 +6,7 @@ belongs to another one. This module changes only the metadata; `broker.queues.su
 the queues.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from conveyor.cluster.topic_decisions import existing_user_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.signal import Signal
+from conveyor.queues.push.push_target import PushTarget
 from conveyor.queues.subscription.policy import (
     NO_ANNOTATIONS,
     Policy,
@@ -28,6 +29,9 @@ from conveyor.queues.subscription.policy import (
     encode_subscription,
     policy_from_document,
 )
+
+ChangePush = Callable[[PushTarget | None], PushTarget | None]
+"""Returns the new target of a subscription's push, from the present one. Raises RequestError."""
 
 
 class Subscriptions:
@@ -41,10 +45,11 @@ class Subscriptions:
         self._by_topic: dict[UUID, dict[UUID, Subscription]] = {}
         self._partition_count = 0
         """Of all subscriptions together; each counts the partitions of its topic."""
+        self._push_count = 0
         self.added: Signal[Subscription] = Signal()
         """A subscription has appeared in the metadata."""
         self.changed: Signal[Subscription] = Signal()
-        """The policy of a subscription has changed."""
+        """The policy of a subscription, or the target of its push, has changed."""
         self.removed: Signal[Subscription] = Signal()
         """A subscription was deleted, alone or with its topic."""
         self._metadata.listen(self._observe)
@@ -115,7 +120,9 @@ class Subscriptions:
         start: StartPosition,
         document: Mapping[str, object],
         default: Policy,
+        *,
         annotations: Mapping[str, str] = NO_ANNOTATIONS,
+        push: PushTarget | None = None,
     ) -> Subscription:
         """Store a new subscription. `default` provides the fields that the document omits. Raises RequestError."""
         check_name(name)
@@ -129,6 +136,8 @@ class Subscriptions:
                 reason = f"topic '{topic}' is a delayed topic: subscribe to its target ({DELAY_TARGET})"
                 raise RequestError(ErrorKind.INVALID_SUBSCRIPTION, reason)
             self.check_new(found, name)
+            if push is not None:
+                self._check_push_count()
             subscription = Subscription(
                 id=subscription_id,
                 name=name,
@@ -138,6 +147,7 @@ class Subscriptions:
                 partition_count=len(found.partitions),
                 policy=policy,
                 annotations=annotations,
+                push=push,
             )
             return [_put(subscription)]
 
@@ -147,22 +157,26 @@ class Subscriptions:
             raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted")
         return found
 
-    async def change_policy(
+    async def change(
         self,
-        name: str,
+        wanted: Subscription,
         document: Mapping[str, object],
+        *,
         annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
+        change_push: ChangePush | None = None,
     ) -> Subscription:
-        """Store a policy with the document's fields replaced, and annotations with those given set, or removed for
-        None. Raises RequestError.
+        """Store a policy with the document's fields replaced, annotations with those given set, or removed for None,
+        and the changed target of the push. Raises RequestError.
         """
-        wanted = self.existing(name)
 
         def decide(image: ClusterImage) -> list[SubscriptionPut]:
             before = self.current(wanted)
             policy = policy_from_document(before.topic, document, before.policy)
-            changed = changed_annotations(before.annotations, annotations)
-            after = replace(before, policy=policy, annotations=changed)
+            annotated = changed_annotations(before.annotations, annotations)
+            push = before.push if change_push is None else change_push(before.push)
+            if push is not None and before.push is None:
+                self._check_push_count()
+            after = replace(before, policy=policy, annotations=annotated, push=push)
             return [] if after == before else [_put(after)]
 
         await self._metadata.propose(decide)
@@ -207,12 +221,24 @@ class Subscriptions:
                 f" broker.max_subscription_partitions is {limit}: delete subscriptions, or raise the limit",
             )
 
+    def _check_push_count(self) -> None:
+        limit = self._services.settings.push.max_targets
+        if self._push_count >= limit:
+            raise RequestError(
+                ErrorKind.POLICY_VIOLATION,
+                f"{self._push_count} subscriptions push, push.max_targets is {limit}: remove the target of one, or"
+                " raise the limit",
+            )
+
     def _keep(self, subscription: Subscription) -> None:
+        before = self._by_name.get(subscription.name)
+        self._push_count += (subscription.push is not None) - (before is not None and before.push is not None)
         self._by_name[subscription.name] = subscription
         self._by_topic.setdefault(subscription.topic_id, {})[subscription.id] = subscription
 
     def _forget(self, subscription: Subscription) -> None:
         del self._by_name[subscription.name]
+        self._push_count -= subscription.push is not None
         subscriptions = self._by_topic[subscription.topic_id]
         del subscriptions[subscription.id]
         if not subscriptions:

@@ -10,13 +10,14 @@ from functools import partial
 
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
-from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.metadata.subscriptions import ChangePush, Subscriptions
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.push.push_target import PushTarget
 from conveyor.queues.subscription.filters import Filter
 from conveyor.queues.subscription.policy import NO_ANNOTATIONS, StartPosition, Subscription, default_policy
 from conveyor.settings.tree import topic_settings
@@ -51,7 +52,9 @@ class SubscriptionLifecycle:
         name: str,
         start: StartPosition,
         document: Mapping[str, object],
+        *,
         annotations: Mapping[str, str] = NO_ANNOTATIONS,
+        push: PushTarget | None = None,
     ) -> Subscription:
         """Create a subscription. Once this returns, it receives every message from its start position on: also if it
         exists already on this topic (SUBSCRIPTION_ALREADY_EXISTS). If a partition cannot be reached it stays, because
@@ -64,7 +67,9 @@ class SubscriptionLifecycle:
         settings = topic_settings(self._topics.settings.topics, image.config)
         default = default_policy(topic, settings.queue_max_in_flight)
         try:
-            subscription = await self._subscriptions.add(topic, name, start, document, default, annotations)
+            subscription = await self._subscriptions.add(
+                topic, name, start, document, default, annotations=annotations, push=push
+            )
         except RequestError as error:
             if error.kind is ErrorKind.SUBSCRIPTION_ALREADY_EXISTS:
                 existing = self._subscriptions.existing(name)
@@ -79,16 +84,21 @@ class SubscriptionLifecycle:
         caller: Caller,
         name: str,
         document: Mapping[str, object],
+        *,
         annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
+        change_push: ChangePush | None = None,
     ) -> Subscription:
-        """Change fields of the policy, with immediate effect, also on messages that are already waiting, and
-        annotations: None removes one.
+        """Change fields of the policy, annotations (None removes one) and the target of the push, with immediate
+        effect, also on messages that are already waiting.
 
         Other brokers apply the change when they see it in the metadata.
         """
         _check_filter(document)
-        partitions = await self._subscribed.ready(self._subscriptions.existing(name))
-        changed = await self._subscriptions.change_policy(name, document, annotations)
+        subscription = self._subscriptions.existing(name)
+        partitions = await self._subscribed.ready(subscription)
+        changed = await self._subscriptions.change(
+            subscription, document, annotations=annotations, change_push=change_push
+        )
         await self._notify(partitions, changed)
         return changed
 

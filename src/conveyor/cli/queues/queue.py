@@ -10,6 +10,7 @@ from conveyor.cli.queues.queue_describe import describe
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_peek import peek
 from conveyor.cli.queues.queue_pull import pull
+from conveyor.cli.queues.queue_push import push
 from conveyor.cli.queues.queue_scheduled import scheduled
 from conveyor.cli.queues.queue_seek import purge, seek
 from conveyor.cli.queues.queue_settle import ack, nack
@@ -120,5 +121,5 @@ app.command()(create)
 app.command("list")(list_)
 app.command()(describe)
 app.command()(pull)
-for command in (ack, nack, peek, scheduled, state, purge, seek, pause, resume, delete):
+for command in (push, ack, nack, peek, scheduled, state, purge, seek, pause, resume, delete):
     app.command()(command)

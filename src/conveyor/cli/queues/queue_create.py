@@ -5,6 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
+from conveyor.cli.queues.push_options import (
+    PushAllowPrivate,
+    PushMode,
+    PushSecretFile,
+    push_document,
+    show_made_secret,
+)
 from conveyor.cli.queues.queue_options import duration_ms, one_of
 from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, http_client
 from conveyor.cli.terminal.http_client import path_to
@@ -91,6 +98,10 @@ _MaxInFlightPerKey = Annotated[
     ),
 ]
 _Paused = Annotated[bool, typer.Option("--paused", help="Create the subscription paused.")]
+_PushUrl = Annotated[
+    str | None,
+    typer.Option("--push-url", metavar="URL", help="Post the messages to this URL, as 'conveyor queue push' does."),
+]
 
 
 def create(
@@ -113,6 +124,10 @@ def create(
     max_in_flight: _MaxInFlight = None,
     max_in_flight_per_key: _MaxInFlightPerKey = None,
     paused: _Paused = False,
+    push_url: _PushUrl = None,
+    push_mode: PushMode = None,
+    push_secret_file: PushSecretFile = None,
+    push_allow_private: PushAllowPrivate = False,
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,
     http: Http = None,
@@ -132,6 +147,7 @@ def create(
       conveyor queue create orders billing --start earliest
       conveyor queue create orders large --filter 'payload.total > 1000' --ordering key
       conveyor queue create orders mail --visibility 2m --max-deliveries 3 --retry-base 5s --retry-cap 10m
+      conveyor queue create orders shop --push-url https://shop.example/hook
     """
     base_ms, cap_ms = _ms("--retry-base", retry_base), _ms("--retry-cap", retry_cap)
     policy = {
@@ -150,13 +166,15 @@ def create(
         "max_in_flight_per_key": max_in_flight_per_key,
         "paused": paused or None,
     }
-    document = {"name": name, "start": start_document("--start", start), **_given(policy)}
+    push = push_document(push_url, push_mode, push_secret_file, allow_private=push_allow_private)
+    document = {"name": name, "start": start_document("--start", start), **_given(policy | {"push": push or None})}
     made = http_client(bootstrap, http).post(path_to("topics", topic, "subscriptions"), document)
     if as_json:
         return typer.echo(json.dumps(made))
     typer.echo(
         f"created subscription {name} on topic {topic}: it starts {_start_text(parse_position('--start', start))}"
     )
+    show_made_secret(made["push"] or {})
 
 
 def start_document(option: str, text: str, or_: str = "") -> str | int:

@@ -63,6 +63,38 @@ def describe(name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = No
     print_table(["lately", ""], _lately(subscription))
     typer.echo()
     print_table(["policy", ""], [[name.replace("_", " "), _policy(subscription)[name]] for name in _POLICY])
+    if subscription["push"] is not None:
+        typer.echo()
+        _describe_push(subscription["push"], subscription["push_status"])
+
+
+def _describe_push(push: dict[str, Any], statuses: list[dict[str, Any]]) -> None:
+    hint = {"requested": ", paused", "gone": ", paused as the target is gone (410)"}.get(push["paused"], "")
+    resume = ": 'conveyor queue push NAME --resume' resumes it" if hint else ""
+    typer.echo(f"pushes to {push['url']} as {push['owner']}{hint}{resume}")
+    typer.echo()
+    settings = [
+        ["mode", push["mode"]],
+        ["max concurrency", str(push["max_concurrency"])],
+        ["timeout", format_duration(push["timeout_ms"])],
+        ["secrets", "2, while they rotate" if push["has_old_secret"] else "1"],
+        ["private addresses", "allowed" if push["allow_private"] else "refused"],
+    ]
+    print_table(["push", ""], settings)
+    typer.echo()
+    columns = [
+        "broker",
+        "state",
+        "breaker",
+        "concurrency",
+        "in flight",
+        "delivered",
+        "failed",
+        "released",
+        "last error",
+    ]
+    fields = [column.replace(" ", "_") for column in columns]
+    print_table(columns, [[status[field] for field in fields] for status in statuses])
 
 
 def _lately(subscription: dict[str, Any]) -> list[list[str | None]]:

@@ -59,6 +59,9 @@ class HttpClient:
     def post(self, path: str, document: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
         return self._ask("POST", path, json.dumps(document or {}).encode(), timeout_s)
 
+    def patch(self, path: str, document: Mapping[str, object]) -> Any:
+        return self._ask("PATCH", path, json.dumps(document).encode(), TIMEOUT_S)
+
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path, None, TIMEOUT_S)
 

@@ -15,6 +15,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.http_api.ops.push_metrics import push_metrics
 from conveyor.http_api.ops.queue_metrics import queue_metrics
 from conveyor.http_api.ops.replication_metrics import replication_metrics
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics
@@ -106,6 +107,7 @@ class _BrokerMetrics:
         yield from replication_metrics(self._broker)
         yield from transaction_metrics(self._broker)
         yield from queue_metrics(self._broker)
+        yield from push_metrics(self._broker)
 
     def _requests(self) -> Iterator[Metric]:
         budget = self._broker.clients.request_budget

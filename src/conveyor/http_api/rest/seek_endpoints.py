@@ -40,19 +40,19 @@ async def seek_subscription(call: HttpCall[NoQuery, Annotated[Seek, _ONE_OF]]) -
         )
     elif not isinstance(body.start, UnsetType):
         await call.broker.queues.lifecycle.seek(call.caller, name, body.start.start)
-    return show_subscription(subscription_of(call))
+    return show_subscription(call, subscription_of(call))
 
 
 async def pause_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDocument:
     """Pause a subscription: it delivers nothing until `resume`. Leased messages stay leased."""
     await call.broker.queues.lifecycle.pause(call.caller, subscription_of(call).name)
-    return show_subscription(subscription_of(call))
+    return show_subscription(call, subscription_of(call))
 
 
 async def resume_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDocument:
     """Resume a paused subscription."""
     await call.broker.queues.lifecycle.resume(call.caller, subscription_of(call).name)
-    return show_subscription(subscription_of(call))
+    return show_subscription(call, subscription_of(call))
 
 
 async def purge_subscription(call: HttpCall[NoQuery, None]) -> Purged:

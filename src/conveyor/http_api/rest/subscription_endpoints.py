@@ -4,15 +4,26 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, convert, to_builtins
 
+from conveyor.broker.metadata.subscriptions import ChangePush
+from conveyor.broker.queues.pushing.push_changes import PushChange
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.times_and_positions import SubscriptionStart, format_start
+from conveyor.http_api.rest.push_document import (
+    PushDocument,
+    PushRequestBody,
+    PushStatusDocument,
+    push_change,
+    show_push,
+    show_push_status,
+)
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import ALTER_CONFIGS, DELETE, DESCRIBE, READ, WRITE, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.histogram import quantile
 from conveyor.queues.delivery.ack_delays import DELAY_BOUNDS_MS, AckDelays
+from conveyor.queues.push.push_target import PushTarget
 from conveyor.queues.subscription.policy import (
     MAX_HEADER_CHARACTERS,
     MAX_IN_FLIGHT_PER_KEY,
@@ -62,11 +73,20 @@ class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
     paused: bool | UnsetType = UNSET
 
 
+class SubscriptionChange(PolicyChange, kw_only=True):
+    """Changes of a subscription. push: null ends it. Who gives a target needs READ on the subscription and its topic,
+    and becomes the owner of the push.
+    """
+
+    push: PushRequestBody | UnsetType | None = UNSET
+
+
 class NewSubscription(PolicyChange, kw_only=True):
-    """A new subscription. start: default latest."""
+    """A new subscription. start: default latest. push: where the broker delivers the messages by itself."""
 
     name: SubscriptionName
     start: SubscriptionStart | None = None
+    push: PushRequestBody | None = None
 
 
 class RetryDocument(Struct):
@@ -98,6 +118,7 @@ class SubscriptionDocument(Struct, kw_only=True):
     max_in_flight: int
     max_in_flight_per_key: int
     paused: bool
+    push: PushDocument | None
 
 
 class DelayBucket(Struct):
@@ -124,7 +145,7 @@ class SubscriptionDetails(SubscriptionDocument, kw_only=True):
     """A subscription with the state of its messages.
 
     depth: messages that can be leased now. pending: messages that open transactions have acknowledged. unsettled: all
-    messages that are not settled. dead: dead letters.
+    messages that are not settled. dead: dead letters. push_status: by broker; empty without a push.
     oldest_age_ms: of the oldest unsettled message. ack_rate, retry_rate: recent rates per second.
     """
 
@@ -141,6 +162,7 @@ class SubscriptionDetails(SubscriptionDocument, kw_only=True):
     retry_rate: float
     filter_errors: int
     ack_delay: AckDelay
+    push_status: list[PushStatusDocument]
 
 
 class SubscriptionList(Struct):
@@ -154,14 +176,16 @@ async def create_subscription(call: HttpCall[NoQuery, NewSubscription]) -> Subsc
     body = call.body
     start = StartPosition() if body.start is None else body.start.start
     topic = call.names["topic"]
+    change = None if body.push is None else push_change(call, body.name, body.push, None)
+    push = None if change is None else change(None)
     try:
-        made = await call.broker.queues.lifecycle.create(call.caller, topic, body.name, start, _policy(body))
+        made = await call.broker.queues.lifecycle.create(call.caller, topic, body.name, start, _policy(body), push=push)
     except RequestError as error:
         if error.kind is not ErrorKind.SUBSCRIPTION_ALREADY_EXISTS:
             raise
         other = call.broker.cluster.subscriptions.existing(body.name).topic
         raise RequestError(error.kind, f"{error.message}{_belongs_to(call, other, topic)}") from error
-    return show_subscription(made)
+    return show_subscription(call, made, change)
 
 
 async def list_subscriptions_of_topic(call: HttpCall[NoQuery, None]) -> SubscriptionList:
@@ -179,16 +203,28 @@ async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDe
     """Show a subscription: its policy, the state of its messages, and the rates of acks and retries."""
     subscription = subscription_of(call)
     stats = await call.broker.queues.statistics.stats(call.caller, subscription.name)
-    shown = to_builtins(show_subscription(subscription))
+    shown = to_builtins(show_subscription(call, subscription))
     counted = {name: getattr(stats, name) for name in _STATS}
-    return convert(shown | counted | {"ack_delay": _ack_delay(stats.ack_delays)}, SubscriptionDetails)
+    pushing = call.broker.pushing
+    statuses = [] if subscription.push is None else await pushing.statuses(call.caller, subscription)
+    more = {"ack_delay": _ack_delay(stats.ack_delays), "push_status": list(map(show_push_status, statuses))}
+    return convert(shown | counted | more, SubscriptionDetails)
 
 
-async def change_subscription(call: HttpCall[NoQuery, PolicyChange]) -> SubscriptionDocument:
-    """Change a subscription's policy. Fields that are left out keep their values."""
-    return show_subscription(
-        await call.broker.queues.lifecycle.change(call.caller, subscription_of(call).name, _policy(call.body))
+async def change_subscription(call: HttpCall[NoQuery, SubscriptionChange]) -> SubscriptionDocument:
+    """Change a subscription's policy, and the target of its push. Fields that are left out keep their values."""
+    subscription, given = subscription_of(call), call.body.push
+    change_push: ChangePush | None = None
+    change = None
+    if isinstance(given, PushRequestBody):
+        call.check_again(_GIVE_TARGET)
+        change_push = change = push_change(call, subscription.name, given, subscription)
+    elif given is None:
+        change_push = _no_push
+    changed = await call.broker.queues.lifecycle.change(
+        call.caller, subscription.name, _policy(call.body), change_push=change_push
     )
+    return show_subscription(call, changed, change)
 
 
 async def delete_subscription(call: HttpCall[NoQuery, None]) -> None:
@@ -202,6 +238,7 @@ _ALL = "/subscriptions"
 _DEAD_LETTERS = topic(WRITE, "body.dead_letter_topic")
 _CREATE = (group(READ, "body.name"), topic(READ, "topic"), _DEAD_LETTERS)
 _CHANGE = (group(ALTER_CONFIGS, "subscription"), _DEAD_LETTERS)
+_GIVE_TARGET = (group(READ, "subscription"), topic(READ, "subscription.topic"))
 
 ENDPOINTS = (
     Endpoint(method="POST", path=_OF_TOPIC, needs=_CREATE, function=create_subscription, status=201, problems=(409,)),
@@ -229,7 +266,11 @@ ENDPOINTS = (
     ),
 )
 
-_STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument.__struct_fields__) - {"ack_delay"}
+_STATS = (
+    set(SubscriptionDetails.__struct_fields__)
+    - set(SubscriptionDocument.__struct_fields__)
+    - {"ack_delay", "push_status"}
+)
 
 
 def subscription_of(call: HttpCall[Any, Any]) -> Subscription:
@@ -254,8 +295,11 @@ def _belongs_to(call: HttpCall[Any, Any], topic: str, asked_topic: str) -> str:
     return f": it belongs to topic '{topic}'" if is_shown else ""
 
 
-def show_subscription(subscription: Subscription) -> SubscriptionDocument:
-    """Return the document of one subscription."""
+def show_subscription(
+    call: HttpCall[Any, Any], subscription: Subscription, change: PushChange | None = None
+) -> SubscriptionDocument:
+    """Return the document of one subscription. change: of its push, by this request."""
+    push = show_push(call, subscription, change)
     return convert(
         {
             **policy_document(subscription.policy),
@@ -263,6 +307,7 @@ def show_subscription(subscription: Subscription) -> SubscriptionDocument:
             "topic": subscription.topic,
             "id": str(subscription.id),
             "start": format_start(subscription.start),
+            "push": None if push is None else to_builtins(push),
         },
         SubscriptionDocument,
     )
@@ -271,13 +316,17 @@ def show_subscription(subscription: Subscription) -> SubscriptionDocument:
 async def _list(call: HttpCall[NoQuery, None], subscriptions: list[Subscription]) -> SubscriptionList:
     permitted = await call.permitted(DESCRIBE, ResourceType.GROUP, subscriptions)
     in_turns = call.broker.slices.each(permitted)
-    return SubscriptionList([show_subscription(subscription) async for subscription in in_turns])
+    return SubscriptionList([show_subscription(call, subscription) async for subscription in in_turns])
 
 
 def _policy(body: PolicyChange) -> dict[str, Any]:
     """Return the fields that the request gives."""
     given = {name: getattr(body, name) for name in PolicyChange.__struct_fields__}
     return {name: to_builtins(value) for name, value in given.items() if value is not UNSET}
+
+
+def _no_push(present: PushTarget | None) -> None:
+    """The change that ends a push."""
 
 
 def _ack_delay(delays: AckDelays) -> AckDelay:

@@ -1,7 +1,8 @@
 """The definition of a subscription: its name, topic, start position and delivery policy. Pure data.
 
 As a document (in REST, and in the cluster's metadata) a policy has the fields of `Policy`; `retry` is an object of
-`base_ms`, `factor` and `cap_ms`.
+`base_ms`, `factor` and `cap_ms`. The target of a push is beside the policy, so that a broker of an older version, which
+does not know it, reads the policy.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.push.push_target import PushTarget, decoded_target
 
 MAX_VISIBILITY_MS = 12 * 3_600_000
 MAX_NAME_CHARACTERS = 200
@@ -93,7 +95,8 @@ class Policy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """A subscription to a topic. `partition_count`: the partitions at its creation; later partitions start at
-    offset 0. annotations: what a door keeps about it, by name. They have no effect on deliveries.
+    offset 0. annotations: what a door keeps about it, by name. They have no effect on deliveries. push: where the
+    broker itself delivers the messages; None if clients lease them all.
     """
 
     id: UUID
@@ -104,6 +107,7 @@ class Subscription:
     partition_count: int
     policy: Policy
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    push: PushTarget | None = None
 
 
 def check_name(name: str) -> None:
@@ -183,6 +187,7 @@ def decode_subscription(content: str) -> Subscription:
         partition_count=document["partition_count"],
         policy=Policy(**policy | {"retry": RetryPolicy(**policy["retry"])}),
         annotations=document.get("annotations", {}),
+        push=decoded_target(push) if (push := document.get("push")) is not None else None,
     )
 
 

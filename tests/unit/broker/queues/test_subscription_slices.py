@@ -88,9 +88,9 @@ async def test_policy_is_passed_to_the_queues_of_many_partitions_in_turns(
     broker: BrokerNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.topics.create(CALLER, TopicRequest(name="many", partitions=PARTITIONS))
-    await broker.queues.lifecycle.create(CALLER, "many", "s", EARLIEST, {})
+    subscription = await broker.queues.lifecycle.create(CALLER, "many", "s", EARLIEST, {})
     with counted(monkeypatch, "_pass_policy") as turns:
-        await broker.cluster.subscriptions.change_policy("s", {"max_deliveries": 3})  # As another broker does.
+        await broker.cluster.subscriptions.change(subscription, {"max_deliveries": 3})  # As another broker does.
         while turns.handled.total() < PARTITIONS:
             await broker.slices.turn()
     assert max(turns.handled.values()) <= IN_TURN

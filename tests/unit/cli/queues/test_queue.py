@@ -70,6 +70,7 @@ def test_every_option_of_create_reaches_the_policy(run_on_broker: Run) -> None:
         "max_in_flight": 7,
         "max_in_flight_per_key": 1,
         "paused": True,
+        "push": None,
     }
 
 

@@ -92,6 +92,10 @@ class Leases:
         """
         self._take(self._request(caller, name, max_messages, visibility_ms, client_id), reply)
 
+    def take_here(self, request: LeaseRequest, reply: Reply) -> None:
+        """Lease messages that are available now in partitions that this broker leads and has loaded."""
+        self._own.take(request, reply)
+
     async def lease(
         self,
         caller: Caller,
@@ -252,12 +256,12 @@ class Leases:
             return True
         return await emitted(self._watched.setdefault(subscription.id, Signal()), self._clock, request.wait_ms)
 
-    def give_back(self, caller: Caller, name: str, leases: Sequence[LeasedMessage]) -> None:
+    def give_back(self, caller: Caller, name: str, leases: Sequence[LeasedMessage], *, delay_ms: int = 0) -> None:
         """End leases that reached no client: their messages count as never delivered. Those of a deleted subscription
-        have ended.
+        have ended. delay_ms: the time until they may be leased again.
         """
         with suppress(RequestError):
-            self._remote_leases.give_back(caller, self._subscriptions.existing(name), leases)
+            self._remote_leases.give_back(caller, self._subscriptions.existing(name), leases, delay_ms=delay_ms)
 
     def _changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""

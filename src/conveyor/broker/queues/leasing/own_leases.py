@@ -31,13 +31,16 @@ Reply = Callable[[list[LeasedMessage] | RequestError], None]
 
 
 class LeaseRequest(NamedTuple):
-    """A request for up to `max_messages`. client_id: what the client calls itself."""
+    """A request for up to `max_messages`. client_id: what the client calls itself. max_bytes: the most that several
+    messages weigh together.
+    """
 
     caller: Caller
     subscription: Subscription
     max_messages: int
     visibility_ms: int
     client_id: str = ""
+    max_bytes: int = _MAX_BYTES
 
 
 class OwnLeases:
@@ -107,7 +110,7 @@ class _Taking:
         self._leases: list[LeasedMessage] = []
         self._weighed = 0
         """The leases that `_left_bytes` takes into account."""
-        self._left_bytes = _MAX_BYTES
+        self._left_bytes = min(request.max_bytes, _MAX_BYTES)
         self._failures: dict[int, RequestError] = {}
         self._ready: list[tuple[int, int, QueuePartition]] | None = None
         """By urgency, then by turn."""

@@ -97,7 +97,7 @@ async def _change(
 ) -> None:
     queue = call.queue()
     changes = {**annotations, MODIFIED_MS: str(call.broker.clock.now_ms())}
-    await call.broker.queues.lifecycle.change(call.http.caller, queue.name, policy, changes)
+    await call.broker.queues.lifecycle.change(call.http.caller, queue.name, policy, annotations=changes)
 
 
 def _check_names(names: Sequence[str]) -> None:

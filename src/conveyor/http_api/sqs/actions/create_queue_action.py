@@ -110,7 +110,7 @@ async def _create(
     annotations |= {key: value for key, value in tag_changes(tags).items() if value is not None}
     policy = {"max_deliveries": 0, **(_FIFO_POLICY if is_fifo else {}), **policy_changes(given)}
     try:
-        await broker.queues.lifecycle.create(caller, name, name, _START, policy, annotations)
+        await broker.queues.lifecycle.create(caller, name, name, _START, policy, annotations=annotations)
     except RequestError as error:
         if error.kind is ErrorKind.SUBSCRIPTION_ALREADY_EXISTS and _is_there(broker, name):
             return

@@ -77,7 +77,7 @@ async def cancel_message_move_task(call: ActionCall[CancelMessageMoveTaskRequest
     [task] = found
     if task.status != RUNNING:
         raise invalid_parameter("Only active tasks can be cancelled.")
-    await broker.queues.lifecycle.change(call.http.caller, queue.name, {}, cancelled(task))
+    await broker.queues.lifecycle.change(call.http.caller, queue.name, {}, annotations=cancelled(task))
     return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=task.moved)
 
 
@@ -146,10 +146,10 @@ async def _registered(
     changes = written(task)
     for old in before[KEPT - 1 :]:
         changes |= forgotten(old)
-    changed = await broker.queues.lifecycle.change(caller, queue.name, {}, changes)
+    changed = await broker.queues.lifecycle.change(caller, queue.name, {}, annotations=changes)
     others = [other for other in tasks_of(changed, now_ms) if other.is_active and other.id < task.id]
     if others:
-        await broker.queues.lifecycle.change(caller, queue.name, {}, forgotten(task))
+        await broker.queues.lifecycle.change(caller, queue.name, {}, annotations=forgotten(task))
         _check_none_runs(others)
     return task
 

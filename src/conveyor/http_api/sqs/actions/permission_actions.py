@@ -28,4 +28,4 @@ async def _write(call: ActionCall[AddPermissionRequest] | ActionCall[RemovePermi
     given = {POLICY: policy}
     check_attributes(given, is_fifo=is_fifo_name(call.queue_name))
     changes = annotation_changes(given)
-    await call.broker.queues.lifecycle.change(call.http.caller, call.queue_name, {}, changes)
+    await call.broker.queues.lifecycle.change(call.http.caller, call.queue_name, {}, annotations=changes)

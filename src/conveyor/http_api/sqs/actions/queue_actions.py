@@ -73,7 +73,7 @@ async def purge_queue(call: ActionCall[PurgeQueueRequest]) -> None:
         if now_ms - int(queue.annotations.get(PURGED_MS, -_PURGE_MS)) < _PURGE_MS:
             reason = f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
             raise SqsError(SqsErrorKind.PURGE_QUEUE_IN_PROGRESS, reason)
-        await broker.queues.lifecycle.change(caller, queue.name, {}, {PURGED_MS: str(now_ms)})
+        await broker.queues.lifecycle.change(caller, queue.name, {}, annotations={PURGED_MS: str(now_ms)})
     await broker.queues.lifecycle.purge(caller, queue.name)
 
 

@@ -109,4 +109,4 @@ class MoveRun:
 
     async def _write(self, task: MoveTask) -> None:
         self._task = replace(task, updated_ms=self._broker.clock.now_ms())
-        await self._broker.queues.lifecycle.change(self._caller, self._source, {}, written(self._task))
+        await self._broker.queues.lifecycle.change(self._caller, self._source, {}, annotations=written(self._task))
