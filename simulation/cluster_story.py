@@ -27,6 +27,7 @@ from simulation.clients.pipelined_producer import PipelinedProducer
 from simulation.clients.pipeliner import Pipeliner
 from simulation.clients.policy_operator import LateHardening, PolicyOperator
 from simulation.clients.progress_check import ProgressCheck
+from simulation.clients.pushes import PUSH_POLICY, PUSH_SUBSCRIPTION, Pushes, PushLedger, SimulatedTarget
 from simulation.clients.queue_inspector import QueueInspector
 from simulation.clients.rest.bulk_publisher import BulkPublisher
 from simulation.clients.rest.rest_clients import REST_SUBSCRIPTION, RestClients
@@ -73,6 +74,8 @@ from simulation.troubles import (
     MEMBERS,
     ORDERED_KEYS,
     ORDERED_TOPIC,
+    PUSH,
+    PUSH_TOPIC,
     REST,
     REST_IN,
     RETENTION,
@@ -139,6 +142,7 @@ class _ClusterStory:
         )
         self._door = cluster.clients.client("story")
         self._delays = DelayLedger()
+        self._pushed = PushLedger(lambda: self._is_excused(PUSH_TOPIC))
         self._worker = ClusterWorker(self._queue, cluster)
         self._watcher = EndWatcher(cluster, self._log)
         self._background: list[asyncio.Task[None]] = []
@@ -213,6 +217,11 @@ class _ClusterStory:
         if USERS in rules.troubles:
             audit = AuditPromise(cluster)
             self._add(audit, user_clients(cluster, audit, self.counts))
+        if PUSH in rules.troubles:
+            target = SimulatedTarget(self._schedule.seed, self._pushed, self.counts)
+            cluster.open_push_client = target.client
+            pushes = Pushes(self._pushed, target)
+            self._add(pushes, pushes.clients)
         for name in rules.topics:
             self._clients |= self._clients_of(name)
 
@@ -435,13 +444,14 @@ class _ClusterStory:
             (REST_IN, REST_SUBSCRIPTION, {}),
             (GUARDED_TOPIC, GUARDED_SUBSCRIPTION, {}),
             (ORDERED_TOPIC, ORDERED_SUBSCRIPTION, ORDERED_POLICY),
+            (PUSH_TOPIC, PUSH_SUBSCRIPTION, PUSH_POLICY),
         )
         for topic, name, policy in wanted:
             if topic in self._cluster.tree.image.topics and name not in subscriptions:
                 await create_subscription(door.any(), topic, name, **policy)
 
     def _raise_bugs(self) -> None:
-        bugs = self.bugs + self._cluster.bugs
+        bugs = self.bugs + self._cluster.bugs + self._pushed.broken
         if bugs:
             raise bugs[0]
         self._groups.check()

@@ -11,6 +11,8 @@ from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.metadata.cluster_secret import SecretKeys
+from conveyor.broker.queues.pushing.push_client import OpenPushClient, no_push_client
 from conveyor.cluster.image import BrokerEndpoint, ClusterImage
 from conveyor.kernel.access.acl import Acl
 from conveyor.kernel.access.caller import PLAINTEXT
@@ -100,6 +102,8 @@ class SimulatedBroker:
         self.surroundings = surroundings
         self.machine, self.boots = self.surroundings.host, 1
         self.epochs = epochs
+        self.open_push_client: OpenPushClient = no_push_client
+        self.secret_keys: SecretKeys | None = None
         self.may_fail_with: tuple[type[Exception], ...] = (StorageFailure,)
         """The exceptions of a start that are no bugs."""
         self._images = ImageLedger(self.surroundings.store.nodes)
@@ -270,6 +274,8 @@ class SimulatedBroker:
             cache_id=boot,
             lock_id=f"{boot}, directory of {self._name}",
             peers=peers,
+            secret_keys=self.secret_keys,
+            open_push_client=self.open_push_client,
         )
         self._broker = BrokerNode(self._settings, ports)
         self._broker.metadata.listen(self._observed)

@@ -23,6 +23,7 @@
     five_brokers    there are five brokers, and one topic has a replica on each of them
     bulk            messages over REST that are larger than `network.max_request_bytes` of all brokers
     inspection      the messages of the queue are looked at: those that are not due, and those that are settled
+    push            a subscription that pushes to a target which fails, hangs, is overloaded or cannot be reached
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
@@ -69,6 +70,7 @@ ORDERED_KEYS, ORDERED_TOPIC = "ordered_keys", "ordered"
 INSPECTION = "inspection"
 BULK, BULK_TOPIC = "bulk", "bulky"
 BULK_BYTES, BULK_REQUEST_BYTES = 150_000, 32_768
+PUSH, PUSH_TOPIC = "push", "pushed"
 _USER_ACTIONS = ("log_in", "ask", "read", "read", "write")
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
@@ -212,6 +214,15 @@ TROUBLES: Mapping[str, Trouble] = {
         (60, 120),
         is_of_broker=False,
     ),
+    PUSH: Trouble(
+        [
+            *[("push-publisher", "publish")] * 6,
+            *[("push-target", action) for action in ("fail", "fail", "hang", "overload", "refuse")],
+        ],
+        (30, 60),
+        is_of_broker=False,
+        topics={PUSH_TOPIC: {}},
+    ),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }
 NOT_DRAWN = frozenset[str]()
@@ -223,7 +234,7 @@ such logs from the copy; see docs/operations.md.
 """
 
 OF_A_LONE_BROKER = frozenset(
-    {"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, USERS, INSPECTION, "deletions"}
+    {"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, USERS, INSPECTION, PUSH, "deletions"}
 )
 """The troubles that a story with one broker may have."""
 _SHARE, _SHARE_ALONE = 0.08, 0.3

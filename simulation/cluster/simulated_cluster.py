@@ -16,6 +16,7 @@ from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.metadata.broker_session import BROKER_EPOCH_PATH
+from conveyor.broker.queues.pushing.push_client import OpenPushClient, no_push_client
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import from_sources
@@ -27,13 +28,14 @@ from simulation.cluster.observed_tree import ObservedTree
 from simulation.cluster.partition_watch import PartitionWatch
 from simulation.cluster.peer_network import PeerSwitch
 from simulation.cluster.replica_ledger import Loss, ReplicaLedger
+from simulation.cluster.simulated_keys import SimulatedKeys
 from simulation.doors.client_door import ClientSide
 from simulation.doors.client_network import ClientNetwork
 from simulation.ledger import InvariantBroken, LogLedger
 from simulation.simulated_broker import SimulatedBroker
 from simulation.simulated_clock import SimulatedClock
 from simulation.story_rules import StoryRules
-from simulation.troubles import OWN_DEFAULTS
+from simulation.troubles import OWN_DEFAULTS, PUSH
 from simulation.virtual_loop import VirtualLoop
 
 _OWN_DEFAULTS: Sequence[Mapping[str, object]] = (
@@ -113,6 +115,8 @@ class SimulatedCluster:
         note: Callable[[str], None],
     ) -> None:
         self._rules, self._settings = rules, settings
+        self.open_push_client: OpenPushClient = no_push_client
+        """Opens the client of a process for push targets."""
         self.tree = ObservedTree()
         self.switch = PeerSwitch(loop, Random(f"{seed} peers"))
         network = ClientNetwork(loop, Random(f"{seed} client network"))
@@ -241,7 +245,11 @@ class SimulatedCluster:
         if OWN_DEFAULTS in self._rules.troubles:
             own |= _OWN_DEFAULTS[node_id % len(_OWN_DEFAULTS)]
         shared = self._shared
-        return SimulatedBroker(shared.loop, f"{shared.seed} {name}", own, machine, BrokerEpochs(self, node_id))
+        broker = SimulatedBroker(shared.loop, f"{shared.seed} {name}", own, machine, BrokerEpochs(self, node_id))
+        if PUSH in self._rules.troubles:
+            broker.open_push_client = lambda: self.open_push_client()
+            broker.secret_keys = None if self._rules.is_alone else SimulatedKeys()
+        return broker
 
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
         self.replicas.stored(old, new)
