@@ -171,9 +171,8 @@ def create(
     made = http_client(bootstrap, http).post(path_to("topics", topic, "subscriptions"), document)
     if as_json:
         return typer.echo(json.dumps(made))
-    typer.echo(
-        f"created subscription {name} on topic {topic}: it starts {_start_text(parse_position('--start', start))}"
-    )
+    begins = _start_text(parse_position("--start", start))
+    typer.echo(f"created subscription {name} on topic {topic}: it starts {begins}")
     show_made_secret(made["push"] or {})
 
 

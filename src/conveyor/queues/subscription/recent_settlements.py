@@ -20,7 +20,7 @@ _UNKNOWN = -1
 _KEPT_BYTES = KEPT_ENTRIES * _ENTRY.size
 
 
-class Settlement(NamedTuple):
+class RecentSettlement(NamedTuple):
     """The settlement of a message. kind: SETTLED, EXPIRED, DEAD or DROPPED. failed_deliveries: those before it; None of
     a dead letter that was dropped.
     """
@@ -51,11 +51,11 @@ class RecentSettlements:
         if len(entries) > 2 * _KEPT_BYTES:
             del entries[:-_KEPT_BYTES]
 
-    def of(self, offset: int) -> Settlement | None:
+    def of(self, offset: int) -> RecentSettlement | None:
         """Return the last settlement of a message; None if it is not known any more."""
         for start, end, settled_ms, kind, failed in reversed(list(_ENTRY.iter_unpack(self._entries))):
             if start <= offset < end:
-                return Settlement(Kind(kind), settled_ms, None if failed == _UNKNOWN else failed)
+                return RecentSettlement(Kind(kind), settled_ms, None if failed == _UNKNOWN else failed)
         return None
 
     def clear(self) -> None:

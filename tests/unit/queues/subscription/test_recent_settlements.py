@@ -3,14 +3,14 @@
 import pytest
 
 from conveyor.queues.subscription.queue_records import Attempt, Kind
-from conveyor.queues.subscription.recent_settlements import KEPT_ENTRIES, RecentSettlements, Settlement
+from conveyor.queues.subscription.recent_settlements import KEPT_ENTRIES, RecentSettlement, RecentSettlements
 
 
 def test_settlement_is_found_by_every_offset_of_its_range() -> None:
     recent = RecentSettlements()
     recent.add([(3, 5), (9, 10)], Kind.SETTLED, 100, ())
     found = [recent.of(offset) for offset in (2, 3, 4, 5, 9)]
-    settled = Settlement(Kind.SETTLED, 100, 0)
+    settled = RecentSettlement(Kind.SETTLED, 100, 0)
     assert found == [None, settled, settled, None, settled]
 
 
@@ -18,8 +18,8 @@ def test_message_that_was_delivered_before_has_its_own_count() -> None:
     recent = RecentSettlements()
     recent.add([(0, 3)], Kind.EXPIRED, 100, [(1, Attempt(2, 10, 20, 30))])
     assert [recent.of(offset) for offset in (0, 1)] == [
-        Settlement(Kind.EXPIRED, 100, 0),
-        Settlement(Kind.EXPIRED, 100, 2),
+        RecentSettlement(Kind.EXPIRED, 100, 0),
+        RecentSettlement(Kind.EXPIRED, 100, 2),
     ]
 
 
@@ -29,9 +29,9 @@ def test_last_settlement_of_a_message_counts() -> None:
     recent.add([(1, 2)], Kind.SETTLED, 200, ())
     recent.add([(2, 3)], Kind.DROPPED, 300, ())
     assert [recent.of(offset) for offset in (0, 1, 2)] == [
-        Settlement(Kind.DEAD, 100, 0),
-        Settlement(Kind.SETTLED, 200, 0),
-        Settlement(Kind.DROPPED, 300, None),
+        RecentSettlement(Kind.DEAD, 100, 0),
+        RecentSettlement(Kind.SETTLED, 200, 0),
+        RecentSettlement(Kind.DROPPED, 300, None),
     ]
 
 
