@@ -139,13 +139,27 @@ class AcknowledgeInTransaction(SettleMessages, frozen=True, kw_only=True):
         return True
 
 
-class NackMessages(SettleMessages, frozen=True, kw_only=True):
+class ChangeLeases(SettleMessages, frozen=True, kw_only=True):
+    """A command that ends leases, or changes their ends.
+
+    accepts_late: whether a lease that has ended stands for the current one of its message. Without a current one the
+    command succeeds and has no effect, unless the message is settled. With exactly-once delivery it never does.
+    """
+
+    accepts_late: bool = False
+
+    @property
+    def is_repeatable(self) -> bool:
+        return not self.accepts_late and super().is_repeatable
+
+
+class NackMessages(ChangeLeases, frozen=True, kw_only=True):
     """Report failed deliveries. delay_ms: the time until the next delivery; None for the subscription's backoff."""
 
     delay_ms: int | None
 
 
-class Extend(SettleMessages, frozen=True, kw_only=True):
+class Extend(ChangeLeases, frozen=True, kw_only=True):
     """Change the visibility timeout of leases, counted from now."""
 
     visibility_ms: int

@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-from tests.clients.sqs.sqs_requests import arn, bodies, receive, refusal_of
+from tests.clients.sqs.sqs_requests import arn, attribute, bodies, receive, refusal_of
 
 ALL: dict[str, Any] = {"MessageSystemAttributeNames": ["All"]}
 BY_GROUP = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
@@ -124,7 +124,52 @@ def test_members_of_the_other_kind_of_queue_are_refused(sqs: Any, fifo: str, que
     assert refused.code == "InvalidAttributeName"
     sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": "true"})
     refused = refusal_of(sqs.set_queue_attributes, QueueUrl=fifo, Attributes={"FifoQueue": "false"})
-    assert refused.code == "InvalidAttributeValue"
+    reason = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."
+    assert refused == ("InvalidAttributeValue", reason, 400)
+
+
+def test_flags_may_begin_with_a_capital(sqs: Any, make_queue: Callable[..., str]) -> None:
+    url = make_queue(".fifo", FifoQueue="True", ContentBasedDeduplication="True")
+    assert attribute(sqs, url, "ContentBasedDeduplication") == "true"
+    send(sqs, url, "x")
+    assert bodies(receive(sqs, url)) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({}, "The request must contain the parameter MessageGroupId."),
+        (
+            {"MessageGroupId": "g"},
+            (
+                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided"
+                " explicitly"
+            ),
+        ),
+    ],
+)
+def test_batch_without_ids_fails_as_a_whole(
+    sqs: Any, make_queue: Callable[..., str], members: dict[str, str], reason: str
+) -> None:
+    url = make_queue(".fifo", FifoQueue="true")
+    good = {"Id": "a", "MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "id"}
+    entries = [good, {"Id": "b", "MessageBody": "y", **members}]
+    refused = refusal_of(sqs.send_message_batch, QueueUrl=url, Entries=entries)
+    assert refused == ("InvalidParameterValue", reason, 400)
+    assert receive(sqs, url) == []
+
+
+def test_messages_of_a_group_are_received_together(sqs: Any, fifo: str, broker: Broker) -> None:
+    for body in ("a1", "b1", "a2", "b2", "a3"):
+        send(sqs, fifo, body, body[0])
+    assert attribute(sqs, fifo, "ApproximateNumberOfMessages") == "5"
+    assert bodies(receive(sqs, fifo)) == ["a1", "a2", "a3", "b1", "b2"]
+    assert attribute(sqs, fifo, "ApproximateNumberOfMessages") == "0"
+    broker.clock.advance(seconds=60)
+    assert bodies(receive(sqs, fifo, 1)) == ["a1"]
+    assert attribute(sqs, fifo, "ApproximateNumberOfMessages") == "4"
+    assert bodies(receive(sqs, fifo)) == ["b1", "b2"]
+    assert attribute(sqs, fifo, "ApproximateNumberOfMessages") == "2"
 
 
 def test_standard_message_keeps_its_group(sqs: Any, queue: str) -> None:

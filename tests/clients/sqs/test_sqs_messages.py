@@ -44,7 +44,7 @@ def test_message_is_received_as_it_was_sent(sqs: Any, queue: str) -> None:
 
 @pytest.mark.parametrize(
     ("names", "shown"),
-    [([], None), (["a.b"], {"a.b"}), (["a.*"], {"a.b", "a.c"}), ([".*"], {"a.b", "a.c", "b"}), (["x"], None)],
+    [([], None), (["a.b"], {"a.b"}), (["a.*"], {"a.b", "a.c"}), (["*"], {"a.b", "a.c", "b"}), (["x"], None)],
 )
 def test_attributes_are_shown_by_name(sqs: Any, queue: str, names: list[str], shown: set[str] | None) -> None:
     values = {name: {"DataType": "String", "StringValue": name} for name in ("a.b", "a.c", "b")}
@@ -115,8 +115,23 @@ def test_visibility_is_changed(sqs: Any, broker: Broker, queue: str) -> None:
     assert receive(sqs, queue) == []
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
     assert bodies(receive(sqs, queue)) == ["x"]
+
+
+def test_every_receipt_handle_changes_the_visibility(sqs: Any, broker: Broker, queue: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    [first] = receive(sqs, queue, VisibilityTimeout=10)
+    handle = first["ReceiptHandle"]
+    broker.clock.advance(seconds=10)
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=60)
+    [second] = receive(sqs, queue, VisibilityTimeout=10)
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=60)
+    broker.clock.advance(seconds=59)
+    assert receive(sqs, queue) == []
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
+    [last] = receive(sqs, queue)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=last["ReceiptHandle"])
     refused = refusal_of(
-        sqs.change_message_visibility, QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=1
+        sqs.change_message_visibility, QueueUrl=queue, ReceiptHandle=second["ReceiptHandle"], VisibilityTimeout=1
     )
     assert refused.code == "InvalidParameterValue"
     assert "Message does not exist or is not available for visibility timeout change." in refused.message
@@ -200,6 +215,28 @@ def test_batches_have_a_result_for_each_entry(sqs: Any, queue: str) -> None:
     assert [entry["Id"] for entry in deleted["Failed"]] == ["wrong"]
 
 
+def test_large_message_fails_alone(sqs: Any, make_queue: Callable[..., str]) -> None:
+    url = make_queue(MaximumMessageSize="1024")
+    entries = [{"Id": f"s{size}", "MessageBody": "a" * size} for size in (1024, 1025)]
+    sent = sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    assert [entry["Id"] for entry in sent["Successful"]] == ["s1024"]
+    reason = "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes."
+    failed = {"Id": "s1025", "Code": "InvalidParameterValue", "Message": reason, "SenderFault": True}
+    assert sent["Failed"] == [failed]
+
+
+def test_trace_may_be_a_header_of_the_request(broker: Broker, queue: str) -> None:
+    def add_header(request: Any, **_: Any) -> None:
+        request.headers["X-Amzn-Trace-Id"] = "Root=1"
+
+    client = connect(broker)
+    client.meta.events.register("before-send.sqs.SendMessage", add_header)
+    client.send_message(QueueUrl=queue, MessageBody="x")
+    [message] = receive(client, queue, **ALL)
+    client.close()
+    assert message["Attributes"]["AWSTraceHeader"] == "Root=1"
+
+
 def test_batches_are_checked(sqs: Any, queue: str) -> None:
     def code(*ids: str, body: str = "x") -> str:
         entries = [{"Id": each, "MessageBody": body} for each in ids]
@@ -265,4 +302,4 @@ def test_message_becomes_a_dead_letter(sqs: Any, broker: Broker, make_queue: Cal
     assert (message["MessageId"], message["Body"]) == (sent["MessageId"], "x")
     assert message["MessageAttributes"] == values
     assert message["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, url)
-    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+    assert message["Attributes"]["ApproximateReceiveCount"] == "3"

@@ -46,6 +46,10 @@ def test_messages_make_a_round_trip(broker: Broker, sqs: Any) -> None:
     ask(url, "DeleteQueue")
 
 
+def test_empty_result_is_an_empty_element(queue: str) -> None:
+    assert "<ReceiveMessageResult/>" in ask(queue, "ReceiveMessage").text
+
+
 def test_batches_have_a_result_for_each_entry(queue: str, sqs: Any) -> None:
     entries = {
         f"SendMessageBatchRequestEntry__{number}__{name}": value

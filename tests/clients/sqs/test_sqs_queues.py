@@ -68,7 +68,7 @@ WRONG_VALUES = {
     "MessageRetentionPeriod": "59",
     "MaximumMessageSize": "1023",
     "ReceiveMessageWaitTimeSeconds": "x",
-    "FifoQueue": "false",
+    "FifoQueue": "no",
 }
 
 
@@ -82,6 +82,38 @@ def test_values_of_attributes_are_checked(sqs: Any, name: str) -> None:
 def test_names_of_attributes_are_checked(sqs: Any, name: str) -> None:
     refused = refusal_of(sqs.create_queue, QueueName="never", Attributes={name: "true"})
     assert refused == ("InvalidAttributeName", f"Unknown Attribute {name}.", 400)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"FifoQueue": "false"}, "Unknown Attribute FifoQueue."),
+        ({"DeduplicationScope": "queue"}, "You can specify the DeduplicationScope only when FifoQueue is set to true."),
+        ({"FifoThroughputLimit": "x"}, "You can specify the FifoThroughputLimit only when FifoQueue is set to true."),
+        (
+            {"KmsMasterKeyId": "key", "SqsManagedSseEnabled": "true"},
+            (
+                "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS"
+                " SSE."
+            ),
+        ),
+    ],
+)
+def test_attributes_fit_each_other(sqs: Any, attributes: dict[str, str], reason: str) -> None:
+    refused = refusal_of(sqs.create_queue, QueueName="never", Attributes=attributes)
+    assert refused == ("InvalidAttributeName", reason, 400)
+
+
+def test_keys_of_kms_replace_those_of_sqs(sqs: Any, queue: str) -> None:
+    def shown() -> dict[str, str]:
+        found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        return {name: value for name, value in found.items() if name.startswith(("Kms", "SqsManaged"))}
+
+    given = {"KmsMasterKeyId": "key", "KmsDataKeyReusePeriodSeconds": "300"}
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes=given)
+    assert shown() == {**given, "SqsManagedSseEnabled": "false"}
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"KmsMasterKeyId": "", "SqsManagedSseEnabled": "True"})
+    assert shown() == {"SqsManagedSseEnabled": "true"}
 
 
 def test_attributes_are_changed(sqs: Any, queue: str, broker: Broker) -> None:
@@ -205,7 +237,7 @@ def test_redrive_policy_names_a_queue_of_its_kind(sqs: Any, queue: str, make_que
     dead = make_queue()
     policy = json.dumps({"deadLetterTargetArn": arn(sqs, dead), "maxReceiveCount": "2"})
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": policy})
-    assert attribute(sqs, queue, "RedrivePolicy") == policy
+    assert json.loads(attribute(sqs, queue, "RedrivePolicy")) == {**json.loads(policy), "maxReceiveCount": 2}
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [queue]
     assert sqs.list_dead_letter_source_queues(QueueUrl=queue)["queueUrls"] == []
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": ""})

@@ -7,7 +7,7 @@ import pytest
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.queues.delivery import ended_leases
-from conveyor.queues.queue_commands import Acknowledge, Extend, Reject, SeekSubscription, Target
+from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, SeekSubscription, Target
 from tests.unit.queues.model import kinds
 from tests.unit.queues.stage import SUBSCRIPTION, VISIBILITY_MS, Stage, subscription, target
 
@@ -193,3 +193,27 @@ def test_lease_that_a_crash_has_ended_leaves_no_first_delivery() -> None:
     stage.pass_time(1_000)
     stage.restart()
     assert stage.lease()[0].first_delivered_ms == stage.now_ms
+
+
+def test_ended_lease_stands_for_the_current_one_on_demand() -> None:
+    stage = stage_with()
+    first = expired(stage)
+    late: dict[str, Any] = {"subscription": SUBSCRIPTION, "targets": (first,), "accepts_late": True}
+    extend = Extend(visibility_ms=3 * VISIBILITY_MS, **late)
+    assert kinds(stage.ask(extend)) == [None]
+    second = target(stage.lease()[0])
+    assert kinds(stage.ask(extend)) == [None]
+    stage.pass_time(2 * VISIBILITY_MS)
+    assert stage.lease_offsets() == []
+    assert kinds(stage.ask(NackMessages(delay_ms=0, **late))) == [None]
+    assert kinds(stage.ack(second)) == LOST
+    assert kinds(stage.ack(target(stage.lease()[0]))) == [None]
+    assert kinds(stage.ask(extend)) == LOST
+    beyond = Extend(subscription=SUBSCRIPTION, targets=(Target(9, (1, 1)),), visibility_ms=1, accepts_late=True)
+    assert kinds(stage.ask(beyond)) == LOST
+
+
+def test_command_for_the_current_lease_is_not_repeated() -> None:
+    command: dict[str, Any] = {"subscription": SUBSCRIPTION, "targets": (Target(0, (1, 1)),), "visibility_ms": 1}
+    assert Extend(**command).is_repeatable
+    assert not Extend(**command, accepts_late=True).is_repeatable

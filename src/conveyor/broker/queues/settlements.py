@@ -82,6 +82,16 @@ class Settlements:
         """Make the leases of messages end `visibility_ms` from now."""
         self._settle(caller, name, targets, reply, Extend, visibility_ms=visibility_ms)
 
+    def change_visibility(
+        self, caller: Caller, name: str, targets: Sequence[str], visibility_ms: int, reply: Reply, *, accepts_late: bool
+    ) -> None:
+        """Make leases end `visibility_ms` from now; 0 ends them. accepts_late: see `ChangeLeases`."""
+        if visibility_ms:
+            fields = {"visibility_ms": visibility_ms, "accepts_late": accepts_late}
+            self._settle(caller, name, targets, reply, Extend, **fields)
+        else:
+            self._settle(caller, name, targets, reply, NackMessages, delay_ms=0, accepts_late=accepts_late)
+
     def reject(self, caller: Caller, name: str, targets: Sequence[str], reason: str, reply: Reply) -> None:
         """Send messages to the dead-letter topic without further deliveries."""
         self._settle(caller, name, targets, reply, Reject, reason=reason)

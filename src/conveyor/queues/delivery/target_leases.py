@@ -7,7 +7,7 @@ from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.queues.delivery.guarantees import AtLeastOnce, LeaseRegister
 from conveyor.queues.delivery.held_leases import Lease
-from conveyor.queues.queue_commands import Acknowledge, Release, Settled, SettleMessages, Target
+from conveyor.queues.queue_commands import Acknowledge, ChangeLeases, Release, Settled, SettleMessages, Target
 from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
 from conveyor.queues.subscription.subscription_progress import Progress
 
@@ -34,7 +34,9 @@ class TargetLeases:
 
     def of(self, command: SettleMessages | Release) -> tuple[Settled, dict[int, Lease]]:
         """Return the result for each target, and the valid leases."""
-        return divided(command.targets, list(map(self.find, command.targets)))
+        accepts_late = isinstance(command, ChangeLeases) and command.accepts_late
+        find = self._find_current if accepts_late else self.find
+        return divided(command.targets, list(map(find, command.targets)))
 
     def to_acknowledge(self, command: Acknowledge) -> tuple[Settled, dict[int, Lease]]:
         """Return the result for each target of an ack, and the leases by which it settles messages."""
@@ -58,6 +60,17 @@ class TargetLeases:
             return lease_lost("the lease has ended: the message will be delivered again")
         if target.lease is not None and target.lease != (self._register.incarnation, lease.number):
             return lease_lost("the lease has ended, and the message was leased again")
+        return lease
+
+    def _find_current(self, target: Target) -> FoundLease:
+        """See `ChangeLeases.accepts_late`."""
+        offset = target.offset
+        if self._guarantee.needs_lease:
+            return self.find(target)
+        lease = self._deliveries.leases.get(offset)
+        is_over = offset >= self._source.log_end_offset or self._progress.is_settled(offset)
+        if lease is None and (is_over or offset in self._progress.pending):
+            return self.find(target)
         return lease
 
     def _find_to_acknowledge(self, target: Target) -> FoundLease:

@@ -44,9 +44,9 @@ def test_size_of_a_message_has_its_attributes() -> None:
 
 
 def test_message_may_be_as_large_as_the_queue_says() -> None:
-    check_message_bytes(1024, 1024)
+    check_message_bytes(1024, 1024, is_of_batch=True)
     with pytest.raises(SqsError, match=r"^One or more parameters are invalid. Reason: Message must be shorter than 10"):
-        check_message_bytes(1025, 1024)
+        check_message_bytes(1025, 1024, is_of_batch=False)
 
 
 def test_size_of_a_batch() -> None:

@@ -67,7 +67,7 @@ def test_answer_without_members(operation: str) -> None:
 
 def test_answer_leaves_out_what_is_unknown() -> None:
     assert as_json("ReceiveMessage", ReceiveMessageResult()) == {}
-    assert as_xml("ReceiveMessage", ReceiveMessageResult()) == "<ReceiveMessageResult></ReceiveMessageResult>"
+    assert as_xml("ReceiveMessage", ReceiveMessageResult()) == "<ReceiveMessageResult/>"
 
 
 def test_received_message() -> None:

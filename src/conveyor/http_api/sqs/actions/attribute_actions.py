@@ -14,7 +14,17 @@ from conveyor.http_api.sqs.protocols.queue_operations import (
     TagQueueRequest,
     UntagQueueRequest,
 )
-from conveyor.http_api.sqs.queues.queue_attribute_rules import SHOWN, check_attributes, unknown_attribute
+from conveyor.http_api.sqs.queues.queue_attribute_rules import (
+    FIFO,
+    KMS_KEY,
+    KMS_REUSE,
+    SHOWN,
+    SQS_KEY,
+    check_attributes,
+    invalid_value,
+    read_attributes,
+    unknown_attribute,
+)
 from conveyor.http_api.sqs.queues.queue_names import is_fifo_name, queue_arn
 from conveyor.http_api.sqs.queues.queue_tags import check_tag_count, check_tags
 from conveyor.http_api.sqs.queues.stored_queue import (
@@ -30,11 +40,7 @@ from conveyor.http_api.sqs.sqs_errors import missing_parameter
 from conveyor.queues.subscription.policy import Subscription
 
 _ALL = "All"
-_COUNTED = {
-    "ApproximateNumberOfMessages": "depth",
-    "ApproximateNumberOfMessagesNotVisible": "in_flight",
-    "ApproximateNumberOfMessagesDelayed": "delayed",
-}
+_VISIBLE, _IN_FLIGHT, _DELAYED = (f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed"))
 
 
 async def get_queue_attributes(call: ActionCall[GetQueueAttributesRequest]) -> GetQueueAttributesResult:
@@ -44,8 +50,12 @@ async def get_queue_attributes(call: ActionCall[GetQueueAttributesRequest]) -> G
     topic = call.broker.metadata.image.topics.get(queue.topic)
     shown = shown_attributes(queue, topic, call.settings.region)
     shown["QueueArn"] = queue_arn(call.settings.region, queue.name)
+    if KMS_KEY in shown:
+        shown[SQS_KEY] = "false"
+    else:
+        shown.pop(KMS_REUSE, None)
     is_all = _ALL in names
-    if is_all or any(name in _COUNTED for name in names):
+    if is_all or any(name in (_VISIBLE, _IN_FLIGHT, _DELAYED) for name in names):
         shown |= await _counts(call, queue)
     asked = {name: value for name, value in shown.items() if is_all or name in names}
     return GetQueueAttributesResult(attributes=asked or None)
@@ -53,9 +63,11 @@ async def get_queue_attributes(call: ActionCall[GetQueueAttributesRequest]) -> G
 
 async def set_queue_attributes(call: ActionCall[SetQueueAttributesRequest]) -> None:
     """Change attributes. An empty value removes one of those that need none."""
-    queue, given, broker = call.queue(), call.members.attributes, call.broker
+    queue, given, broker = call.queue(), read_attributes(call.members.attributes), call.broker
     if not given:
         raise missing_parameter("Attribute.Name")
+    if is_fifo_name(queue.name) and given.pop(FIFO, "true") != "true":
+        raise invalid_value(FIFO, "Modifying queue type is not supported.")
     check_attributes(given, is_fifo=is_fifo_name(queue.name))
     check_fifo_limit(given)
     check_redrive(broker, queue.name, given)
@@ -72,8 +84,9 @@ async def tag_queue(call: ActionCall[TagQueueRequest]) -> None:
     tags = call.members.tags
     if not tags:
         raise missing_parameter("Tags")
-    check_tags(tags)
-    check_tag_count(len({**tags_of(call.queue()), **tags}))
+    queue = call.queue()
+    check_tags(queue.name, tags)
+    check_tag_count(queue.name, len({**tags_of(queue), **tags}))
     await _change(call, tag_changes(tags), {})
 
 
@@ -107,5 +120,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 async def _counts(call: ActionCall[GetQueueAttributesRequest], queue: Subscription) -> dict[str, str]:
+    """Return how many messages there are by state. Those that wait behind another of their group are visible."""
     stats = await call.broker.queues.statistics.stats(call.http.caller, queue.name)
-    return {name: str(getattr(stats, field)) for name, field in _COUNTED.items()}
+    visible = max(0, stats.unsettled - stats.in_flight - stats.delayed - stats.pending)
+    return {_VISIBLE: str(visible), _IN_FLIGHT: str(stats.in_flight), _DELAYED: str(stats.delayed)}

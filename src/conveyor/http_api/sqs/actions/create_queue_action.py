@@ -19,6 +19,8 @@ from conveyor.http_api.sqs.queues.queue_attribute_rules import (
     SCOPE,
     check_attributes,
     invalid_value,
+    read_attributes,
+    unknown_attribute,
 )
 from conveyor.http_api.sqs.queues.queue_names import check_queue_name, existing_queue
 from conveyor.http_api.sqs.queues.queue_tags import check_tags
@@ -53,17 +55,17 @@ _FIFO_POLICY = {"ordering": "key", "max_in_flight_per_key": 10}
 
 async def create_queue(call: ActionCall[CreateQueueRequest]) -> CreateQueueResult:
     """Create a queue. One that is there with the same attributes is left as it is."""
-    name, given = call.members.queue_name, call.members.attributes or {}
+    name, given = call.members.queue_name, read_attributes(call.members.attributes)
     tags = call.members.tags or {}
     is_fifo = given.get(FIFO) == "true"
     if FIFO in given and not is_fifo:
-        raise invalid_value(FIFO)
+        raise unknown_attribute(FIFO) if given[FIFO] == "false" else invalid_value(FIFO)
     check_queue_name(name, is_fifo=is_fifo)
     if is_internal(name):
         raise owned_by_broker(name)
     check_attributes(given, is_fifo=is_fifo)
     check_fifo_limit(given)
-    check_tags(tags)
+    check_tags(name, tags)
     check_redrive(call.broker, name, given)
     if not _is_there(call.broker, name):
         await _create(call, name, given, tags)

@@ -38,7 +38,7 @@ def receive_message(call: ActionCall[ReceiveMessageRequest]) -> None:
     view.check()
 
     def show(leases: list[LeasedMessage]) -> Any:
-        return call.form.write(ReceiveMessageResult(messages=[view.show(lease) for lease in leases] or None))
+        return call.form.write(ReceiveMessageResult(messages=view.show_all(leases) or None))
 
     visibility_ms = None if visibility_s is None else 1000 * visibility_s
     options = LeaseOptions(queue.name, count, 1000 * wait_s, visibility_ms)

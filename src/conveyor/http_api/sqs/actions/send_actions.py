@@ -9,6 +9,7 @@ from conveyor.http_api.sqs.actions.sqs_action import ActionCall
 from conveyor.http_api.sqs.content.batch_entries import check_entry_ids
 from conveyor.http_api.sqs.content.message_text import check_batch_bytes, message_bytes
 from conveyor.http_api.sqs.content.sqs_message_ids import encode_sqs_message_id, sequence_number
+from conveyor.http_api.sqs.messages.fifo_ids import check_batch_ids
 from conveyor.http_api.sqs.messages.message_intake import Intake, take_in
 from conveyor.http_api.sqs.protocols.message_operations import (
     SendMessageBatchRequest,
@@ -26,7 +27,7 @@ from conveyor.queues.subscription.policy import Subscription
 def send_message(call: ActionCall[SendMessageRequest]) -> None:
     """Publish a message."""
     queue = call.queue()
-    intake = take_in(queue, call.members)
+    intake = take_in(queue, call.members, call.http.exchange.request.header(b"x-amzn-trace-id"))
     if call.http.exchange.meter is not None:
         call.http.count_published([intake.outgoing])
 
@@ -45,6 +46,8 @@ def send_message_batch(call: ActionCall[SendMessageBatchRequest]) -> None:
     queue, entries = call.queue(), call.members.entries
     check_entry_ids((entry.id for entry in entries), "SendMessageBatchRequestEntry")
     check_batch_bytes(sum(message_bytes(entry.message_body, entry.message_attributes) for entry in entries))
+    if is_fifo_name(queue.name):
+        check_batch_ids(queue, entries)
     intakes = [_intake(queue, entry) for entry in entries]
     valid = [intake.outgoing for intake in intakes if isinstance(intake, Intake)]
     if call.http.exchange.meter is not None:

@@ -1,7 +1,8 @@
 """DeleteMessage and ChangeMessageVisibility, one message or a batch of them.
 
 A receipt handle is the ack id of a lease. In a standard queue the last one of a message deletes it also when the lease
-has ended, and an older one is forgiven: the request succeeds, and has no effect. A FIFO queue refuses it.
+has ended, and an older one is forgiven: the request succeeds, and has no effect. Every one changes the visibility of
+its message, whoever has received it since. A FIFO queue refuses those whose lease has ended.
 """
 
 from collections.abc import Callable, Sequence
@@ -129,11 +130,9 @@ def _ack(call: ActionCall[Any], handles: list[str], reply: Callable[[Any], None]
 
 
 def _change(call: ActionCall[Any], handles: list[str], seconds: int, reply: Callable[[Any], None]) -> None:
+    is_late_too = not is_fifo_name(call.queue_name)
     settlements, caller = call.broker.queues.settlements, call.http.caller
-    if seconds:
-        settlements.extend(caller, call.queue_name, handles, 1000 * seconds, reply)
-    else:
-        settlements.nack(caller, call.queue_name, handles, 0, reply)
+    settlements.change_visibility(caller, call.queue_name, handles, 1000 * seconds, reply, accepts_late=is_late_too)
 
 
 def _wrong_handle(queue: Subscription, handle: str) -> SqsError | None:

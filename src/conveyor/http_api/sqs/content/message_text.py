@@ -43,11 +43,12 @@ def message_bytes(body: str, attributes: Mapping[str, MessageAttributeValue] | N
     return size
 
 
-def check_message_bytes(size: int, maximum: int) -> None:
+def check_message_bytes(size: int, maximum: int, *, is_of_batch: bool) -> None:
     """Raise SqsError if a message is too large. maximum: the queue's MaximumMessageSize."""
     if size > maximum:
+        reason = "cannot be validated" if is_of_batch else "are invalid"
         raise invalid_parameter(
-            f"One or more parameters are invalid. Reason: Message must be shorter than {maximum} bytes."
+            f"One or more parameters {reason}. Reason: Message must be shorter than {maximum} bytes."
         )
 
 

@@ -5,7 +5,9 @@ a partition, the header `conveyor-dedup-id` begins with the group and its length
 """
 
 import hashlib
+from collections.abc import Iterable
 
+from conveyor.http_api.sqs.protocols.message_operations import SendMessageBatchRequestEntry
 from conveyor.http_api.sqs.queues.queue_attribute_rules import CONTENT_BASED, SCOPE
 from conveyor.http_api.sqs.queues.stored_queue import attribute_of
 from conveyor.http_api.sqs.sqs_errors import invalid_parameter, missing_parameter
@@ -15,11 +17,7 @@ from conveyor.queues.subscription.policy import Subscription
 def stored_dedup_id(queue: Subscription, group: str, dedup_id: str | None, body: str) -> str:
     """Return the header of a message. Raises SqsError if the queue needs an id, and there is none."""
     if not dedup_id:
-        if attribute_of(queue, CONTENT_BASED) != "true":
-            raise invalid_parameter(
-                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided"
-                " explicitly"
-            )
+        _check_needs_no_id(queue)
         dedup_id = hashlib.sha256(body.encode()).hexdigest()
     return _prefix(queue, group) + dedup_id
 
@@ -38,3 +36,20 @@ def needed_group(group: str | None) -> str:
     if not group:
         raise missing_parameter("MessageGroupId")
     return group
+
+
+def check_batch_ids(queue: Subscription, entries: Iterable[SendMessageBatchRequestEntry]) -> None:
+    """Raise SqsError if a message of a batch lacks an id that a FIFO queue needs: the batch fails as a whole."""
+    for entry in entries:
+        if entry.message_group_id is None:
+            raise invalid_parameter("The request must contain the parameter MessageGroupId.")
+        if entry.message_deduplication_id is None:
+            _check_needs_no_id(queue)
+
+
+def _check_needs_no_id(queue: Subscription) -> None:
+    if attribute_of(queue, CONTENT_BASED) != "true":
+        raise invalid_parameter(
+            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided"
+            " explicitly"
+        )

@@ -34,13 +34,18 @@ class Intake:
     system_digest: str | None
 
 
-def take_in(queue: Subscription, members: SentMembers) -> Intake:
-    """Return the record of a message. Raises RequestError, also for an attribute with a meaning to the broker."""
+def take_in(queue: Subscription, members: SentMembers, trace: str | None = None) -> Intake:
+    """Return the record of a message. Raises RequestError, also for an attribute with a meaning to the broker.
+
+    trace: the header `X-Amzn-Trace-Id` of the request, which is the trace of a message without AWSTraceHeader.
+    """
     attributes, system = members.message_attributes or {}, members.message_system_attributes or {}
     _check(queue, members)
     headers = headers_of(attributes)
     if TRACE_HEADER in system:
-        headers.append((TRACE, (system[TRACE_HEADER].string_value or "").encode()))
+        trace = system[TRACE_HEADER].string_value
+    if trace and trace.isascii() and trace.isprintable():
+        headers.append((TRACE, trace.encode()))
     check_header_values(headers)
     key = None
     if is_fifo_name(queue.name):
@@ -86,7 +91,8 @@ def _check(queue: Subscription, members: SentMembers) -> None:
     check_fifo_id(members.message_group_id, "MessageGroupId")
     check_fifo_id(members.message_deduplication_id, "MessageDeduplicationId")
     size = message_bytes(members.message_body, members.message_attributes)
-    check_message_bytes(size, int(attribute_of(queue, MAX_MESSAGE_SIZE)))
+    is_of_batch = isinstance(members, SendMessageBatchRequestEntry)
+    check_message_bytes(size, int(attribute_of(queue, MAX_MESSAGE_SIZE)), is_of_batch=is_of_batch)
 
 
 def _not_of_this_type(name: str, value: str) -> Exception:

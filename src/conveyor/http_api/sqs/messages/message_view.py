@@ -24,6 +24,7 @@ from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import (
+    DEAD_DELIVERIES,
     DEAD_OFFSET,
     DEAD_PARTITION,
     DEAD_SUBSCRIPTION,
@@ -35,6 +36,7 @@ from conveyor.records.message_attributes import (
 ENCODING = "conveyor.encoding"
 
 _ALL = "All"
+_MAX_DELIVERIES = 1 << 31
 _SYSTEM_NAMES = frozenset(
     (
         TRACE_HEADER, "ApproximateFirstReceiveTimestamp", "ApproximateReceiveCount", "DeadLetterQueueSourceArn",
@@ -59,6 +61,13 @@ class MessageView:
         """Raise SqsError for a system attribute that no message has."""
         for name in sorted(self.system_names - _SYSTEM_NAMES):
             raise SqsError(SqsErrorKind.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:100]}.")
+
+    def show_all(self, leases: Sequence[LeasedMessage]) -> list[ReceivedMessage]:
+        """Return the documents of leased messages, in a FIFO queue those of each message group together."""
+        if is_fifo_name(self.queue.name):
+            first = {lease.message.key: index for index, lease in reversed(list(enumerate(leases)))}
+            leases = sorted(leases, key=lambda lease: first[lease.message.key])
+        return [self.show(lease) for lease in leases]
 
     def show(self, lease: LeasedMessage) -> ReceivedMessage:
         """Return the document of a leased message."""
@@ -87,7 +96,7 @@ class MessageView:
         found = {
             "SenderId": message.publisher or ACCOUNT,
             "SentTimestamp": str(message.timestamp_ms),
-            "ApproximateReceiveCount": str(lease.delivery_count),
+            "ApproximateReceiveCount": str(lease.delivery_count + _deliveries_before(message)),
             "ApproximateFirstReceiveTimestamp": str(lease.first_delivered_ms),
         }
         group = (message.key or b"").decode("utf-8", "replace")
@@ -115,9 +124,15 @@ class MessageView:
         return encode_sqs_message_id(self.queue.topic_id, message.partition, message.offset)
 
 
+def _deliveries_before(message: Message) -> int:
+    """Return how often a dead letter was received in the queue that it comes from."""
+    count = last_header(message.headers, DEAD_DELIVERIES) if message.headers else None
+    return int(count or b"") if _is_at_most(_MAX_DELIVERIES, count) else 0
+
+
 def _covers(pattern: str, name: str) -> bool:
     """Return whether a request that names attributes by a pattern asks for one."""
-    if pattern in (_ALL, ".*"):
+    if pattern in (_ALL, ".*", "*"):
         return True
     return name.startswith(pattern[:-2]) if pattern.endswith(".*") else name == pattern
 

@@ -17,7 +17,7 @@ from conveyor.http_api.sqs.protocols.member_plan import StructMember, plan_of
 from conveyor.http_api.sqs.protocols.query_members import read_members
 from conveyor.http_api.sqs.protocols.sqs_codec import SqsAnswer, SqsCall
 from conveyor.http_api.sqs.protocols.sqs_operation import OPERATIONS, SqsOperation
-from conveyor.http_api.sqs.protocols.xml_members import xml_members, xml_text
+from conveyor.http_api.sqs.protocols.xml_members import xml_structure, xml_text
 from conveyor.http_api.sqs.sqs_errors import SQS_ERRORS, SqsError, SqsErrorKind, sqs_kind_of, sqs_message_of
 from conveyor.kernel.errors import RequestError
 
@@ -79,7 +79,7 @@ def read_query(form: bytes, queue_url: str | None) -> SqsCall:
 
 
 def _result(operation: str, plan: StructMember, result: Struct) -> str:
-    return f"<{operation}Result>{xml_members(plan, result)}</{operation}Result>"
+    return xml_structure(plan, result, f"{operation}Result")
 
 
 def _answer(status: int, document: str, request_id: str) -> SqsAnswer:

@@ -28,13 +28,19 @@ def xml_members(structure: StructMember, value: object) -> str:
     return "".join(written)
 
 
+def xml_structure(structure: StructMember, value: object, name: str) -> str:
+    """Return the element of a structure, in its short form if it is empty."""
+    members = xml_members(structure, value)
+    return f"<{name}>{members}</{name}>" if members else f"<{name}/>"
+
+
 def _element(kind: MemberKind, value: Any, name: str) -> str:
     if isinstance(kind, ListMember):
         return "".join(_element(kind.item, item, name) for item in value)
     if isinstance(kind, MapMember):
         return "".join(_entry(kind, key, inner, name) for key, inner in value.items())
     if isinstance(kind, StructMember):
-        return f"<{name}>{xml_members(kind, value)}</{name}>"
+        return xml_structure(kind, value, name)
     if isinstance(kind, BlobMember):
         return f"<{name}>{b2a_base64(value, newline=False).decode('ascii')}</{name}>"
     if isinstance(value, bool):

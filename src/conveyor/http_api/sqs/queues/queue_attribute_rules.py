@@ -12,6 +12,7 @@ VISIBILITY_TIMEOUT, DELAY_SECONDS, RETENTION = "VisibilityTimeout", "DelaySecond
 MAX_MESSAGE_SIZE, WAIT_TIME, FIFO = "MaximumMessageSize", "ReceiveMessageWaitTimeSeconds", "FifoQueue"
 CONTENT_BASED, SCOPE, LIMIT = "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"
 REDRIVE, REDRIVE_ALLOW, POLICY = "RedrivePolicy", "RedriveAllowPolicy", "Policy"
+KMS_KEY, KMS_REUSE, SQS_KEY = "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds", "SqsManagedSseEnabled"
 
 _READ_ONLY = frozenset(
     (
@@ -19,6 +20,7 @@ _READ_ONLY = frozenset(
         "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn",
     )
 )  # fmt: skip
+_FLAGS = frozenset((FIFO, CONTENT_BASED, SQS_KEY))
 _MAX_TEXT = 20_000
 """Characters of a policy."""
 
@@ -58,9 +60,9 @@ RULES: Mapping[str, AttributeRule] = {
     POLICY: _text(),
     REDRIVE: _text(),
     REDRIVE_ALLOW: _text(),
-    "KmsMasterKeyId": _text(),
-    "KmsDataKeyReusePeriodSeconds": _number(60, 86_400, None),
-    "SqsManagedSseEnabled": _one_of("true", "false", is_fifos=False),
+    KMS_KEY: _text(),
+    KMS_REUSE: _number(60, 86_400, None),
+    SQS_KEY: _one_of("true", "false", is_fifos=False),
     FIFO: AttributeRule(frozenset(("true",)).__contains__, "true", True),
     CONTENT_BASED: _one_of("false", "true"),
     SCOPE: _one_of("queue", "messageGroup"),
@@ -72,21 +74,38 @@ SHOWN = frozenset(RULES) | _READ_ONLY
 """The names that a client can ask for."""
 
 
+def read_attributes(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Return attributes of a request, with flags as they are stored: `True` is `true`."""
+    return {name: value.lower() if name in _FLAGS else value for name, value in (given or {}).items()}
+
+
 def check_attributes(given: Mapping[str, str], *, is_fifo: bool) -> None:
     """Check attributes of a request. Raises SqsError."""
     for name, value in given.items():
         rule = RULES.get(name)
+        if rule is not None and name in (SCOPE, LIMIT) and not is_fifo:
+            raise _invalid_name(f"You can specify the {name} only when FifoQueue is set to true.")
         if rule is None or (rule.is_fifos and not is_fifo):
             raise unknown_attribute(name)
         if not (rule.is_valid(value) or (rule.may_be_empty and not value)):
             raise invalid_value(name)
+    if given.get(KMS_KEY) and given.get(SQS_KEY) == "true":
+        raise _invalid_name(
+            "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS"
+            " SSE."
+        )
 
 
 def unknown_attribute(name: str) -> SqsError:
     """Return the error for an attribute that a queue cannot have."""
-    return SqsError(SqsErrorKind.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:100]}.")
+    return _invalid_name(f"Unknown Attribute {name[:100]}.")
 
 
-def invalid_value(name: str) -> SqsError:
+def invalid_value(name: str, reason: str = "") -> SqsError:
     """Return the error for a value that an attribute cannot have."""
-    return SqsError(SqsErrorKind.INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.")
+    why = f" Reason: {reason}" if reason else ""
+    return SqsError(SqsErrorKind.INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.{why}")
+
+
+def _invalid_name(text: str) -> SqsError:
+    return SqsError(SqsErrorKind.INVALID_ATTRIBUTE_NAME, text)

@@ -47,6 +47,14 @@ def format_redrive_policy(region: str, policy: RedrivePolicy) -> str:
     return msgspec.json.encode({_TARGET: target, _COUNT: policy.max_receive_count}).decode()
 
 
+def shown_redrive_policy(text: str) -> str:
+    """Return a valid text of an attribute as SQS shows it, with a number also where a client has sent its digits."""
+    fields = msgspec.json.decode(text)
+    if not isinstance(fields[_COUNT], str):
+        return text
+    return msgspec.json.encode({**fields, _COUNT: int(fields[_COUNT])}).decode()
+
+
 def check_target(text: str, source: str, policy: RedrivePolicy, *, exists: bool) -> None:
     """Raise SqsError if a queue cannot be the dead-letter queue of a source. exists: whether it is there."""
     if not exists or policy.dead_letter_queue == source:

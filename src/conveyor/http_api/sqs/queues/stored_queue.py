@@ -14,7 +14,12 @@ from collections.abc import Mapping
 from conveyor.cluster.image import TopicImage
 from conveyor.http_api.sqs.queues.queue_attribute_rules import REDRIVE, RETENTION, RULES, VISIBILITY_TIMEOUT
 from conveyor.http_api.sqs.queues.queue_names import is_fifo_name
-from conveyor.http_api.sqs.queues.redrive_policy import RedrivePolicy, format_redrive_policy, parse_redrive_policy
+from conveyor.http_api.sqs.queues.redrive_policy import (
+    RedrivePolicy,
+    format_redrive_policy,
+    parse_redrive_policy,
+    shown_redrive_policy,
+)
 from conveyor.http_api.sqs.sqs_errors import SqsError
 from conveyor.queues.subscription.policy import Subscription
 
@@ -60,7 +65,7 @@ def _redrive(queue: Subscription, region: str) -> str:
         is_current = parse_redrive_policy(text) == policy
     except SqsError:
         is_current = False
-    return text if is_current else format_redrive_policy(region, policy)
+    return shown_redrive_policy(text) if is_current else format_redrive_policy(region, policy)
 
 
 def redrive_policy_of(queue: Subscription) -> RedrivePolicy | None:
