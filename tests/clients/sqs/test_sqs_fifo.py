@@ -109,6 +109,19 @@ def test_groups_de_duplicate_apart_if_the_queue_says_so(
     rest.close()
 
 
+@pytest.mark.parametrize("scope", [{}, BY_GROUP], ids=["queue", "group"])
+def test_purged_queue_takes_an_id_again(sqs: Any, make_queue: Callable[..., str], scope: dict[str, str]) -> None:
+    url = make_queue(".fifo", FifoQueue="true", **scope)
+    for body in ("a", "b", "c"):
+        send(sqs, url, body, MessageDeduplicationId="1")
+        sent = send(sqs, url, "again", MessageDeduplicationId="1")
+        [message] = receive(sqs, url, **ALL)
+        assert (message["MessageId"], message["Body"]) == (sent["MessageId"], body)
+        assert message["Attributes"]["MessageDeduplicationId"] == "1"
+        sqs.purge_queue(QueueUrl=url)
+        assert receive(sqs, url) == []
+
+
 def test_members_of_the_other_kind_of_queue_are_refused(sqs: Any, fifo: str, queue: str) -> None:
     refused = refusal_of(sqs.send_message, QueueUrl=fifo, MessageBody="x")
     assert refused == ("MissingParameter", "The request must contain the parameter MessageGroupId.", 400)

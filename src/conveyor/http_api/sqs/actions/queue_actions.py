@@ -15,7 +15,8 @@ from conveyor.http_api.sqs.protocols.queue_operations import (
     ListQueuesResult,
     PurgeQueueRequest,
 )
-from conveyor.http_api.sqs.queues.stored_queue import CREATED_MS, PURGED_MS, redrive_policy_of
+from conveyor.http_api.sqs.queues.queue_names import is_fifo_name
+from conveyor.http_api.sqs.queues.stored_queue import CREATED_MS, PURGED_MS, PURGES, redrive_policy_of
 from conveyor.http_api.sqs.sqs_errors import SqsError, SqsErrorKind, invalid_parameter
 from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import DESCRIBE
@@ -68,12 +69,17 @@ async def list_dead_letter_source_queues(
 async def purge_queue(call: ActionCall[PurgeQueueRequest]) -> None:
     """Settle all messages. With `sqs.profile=strict` at most once in 60 seconds."""
     queue, broker, caller = call.queue(), call.broker, call.http.caller
+    changes: dict[str, str | None] = {}
+    if is_fifo_name(queue.name):
+        changes[PURGES] = str(int(queue.annotations.get(PURGES, "0")) + 1)
     if call.settings.profile == STRICT:
         now_ms = broker.clock.now_ms()
         if now_ms - int(queue.annotations.get(PURGED_MS, -_PURGE_MS)) < _PURGE_MS:
             reason = f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
             raise SqsError(SqsErrorKind.PURGE_QUEUE_IN_PROGRESS, reason)
-        await broker.queues.lifecycle.change(caller, queue.name, {}, annotations={PURGED_MS: str(now_ms)})
+        changes[PURGED_MS] = str(now_ms)
+    if changes:
+        await broker.queues.lifecycle.change(caller, queue.name, {}, annotations=changes)
     await broker.queues.lifecycle.purge(caller, queue.name)
 
 

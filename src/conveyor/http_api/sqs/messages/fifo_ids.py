@@ -2,6 +2,9 @@
 
 The broker de-duplicates within a partition. If a queue de-duplicates within message groups, several of which may be in
 a partition, the header `conveyor-dedup-id` begins with the group and its length: `5:apple:` + `id-1`.
+
+A purged queue takes the ids again that it has taken before. So the header begins with the number of purges and a space,
+which no id has: `2 id-1`.
 """
 
 import hashlib
@@ -9,7 +12,7 @@ from collections.abc import Iterable
 
 from conveyor.http_api.sqs.protocols.message_operations import SendMessageBatchRequestEntry
 from conveyor.http_api.sqs.queues.queue_attribute_rules import CONTENT_BASED, SCOPE
-from conveyor.http_api.sqs.queues.stored_queue import attribute_of
+from conveyor.http_api.sqs.queues.stored_queue import PURGES, attribute_of
 from conveyor.http_api.sqs.sqs_errors import invalid_parameter, missing_parameter
 from conveyor.queues.subscription.policy import Subscription
 
@@ -28,7 +31,8 @@ def shown_dedup_id(queue: Subscription, group: str, stored: str) -> str:
 
 
 def _prefix(queue: Subscription, group: str) -> str:
-    return f"{len(group)}:{group}:" if attribute_of(queue, SCOPE) == "messageGroup" else ""
+    purges = f"{queue.annotations[PURGES]} " if PURGES in queue.annotations else ""
+    return purges + (f"{len(group)}:{group}:" if attribute_of(queue, SCOPE) == "messageGroup" else "")
 
 
 def needed_group(group: str | None) -> str:

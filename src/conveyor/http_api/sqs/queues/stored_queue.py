@@ -25,6 +25,8 @@ from conveyor.queues.subscription.policy import Subscription
 
 CREATED_MS, MODIFIED_MS, PURGED_MS = "sqs.created-ms", "sqs.modified-ms", "sqs.purged-ms"
 """Annotations. The first one also says that the topic was made for the queue."""
+PURGES = "sqs.purges"
+"""The annotation of a FIFO queue that counts its purges; see `fifo_ids`."""
 
 _ATTRIBUTE, _TAG = "sqs.attribute.", "sqs.tag."
 _RETENTION_MS = "retention.ms"
