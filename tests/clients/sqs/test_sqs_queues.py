@@ -272,6 +272,23 @@ def test_redrive_policy_has_both_members(sqs: Any, queue: str) -> None:
         assert refused == ("InvalidParameterValue", f"The required parameter '{missing}' is missing", 400)
 
 
+_WRONG = "for parameter ActionName is invalid. Reason:"
+WRONG_ACTIONS: tuple[tuple[list[str], str, str], ...] = (
+    (
+        ["CreateQueue"],
+        "InvalidParameterValue",
+        f"Value SQS:CreateQueue {_WRONG} Only the queue owner is allowed to invoke this action.",
+    ),
+    (
+        ["Fly"],
+        "InvalidParameterValue",
+        f"Value SQS:Fly {_WRONG} Please refer to the appropriate WSDL for a list of valid actions. ",
+    ),
+    ([], "MissingParameter", "The request must contain the parameter Actions."),
+    (["SendMessage"] * 8, "OverLimit", "8 Actions were found, maximum allowed is 7."),
+)
+
+
 def test_permissions_are_statements_of_the_policy(sqs: Any, queue: str) -> None:
     sqs.add_permission(QueueUrl=queue, Label="one", AWSAccountIds=["1" * 12], Actions=["SendMessage"])
     sqs.add_permission(QueueUrl=queue, Label="two", AWSAccountIds=["1" * 12, "2" * 12], Actions=["*"])
@@ -287,7 +304,9 @@ def test_permissions_are_statements_of_the_policy(sqs: Any, queue: str) -> None:
     add = {"QueueUrl": queue, "AWSAccountIds": ["1" * 12], "Actions": ["SendMessage"]}
     refused = refusal_of(sqs.add_permission, Label="one", **add)
     assert refused.message == "Value one for parameter Label is invalid. Reason: Already exists."
-    assert "ActionName" in refusal_of(sqs.add_permission, Label="b", **{**add, "Actions": ["CreateQueue"]}).message
+    for actions, code, reason in WRONG_ACTIONS:
+        refused = refusal_of(sqs.add_permission, Label="b", **{**add, "Actions": actions})
+        assert (refused.code, refused.message) == (code, reason)
     for label in ("one", "two"):
         sqs.remove_permission(QueueUrl=queue, Label=label)
     shown = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]

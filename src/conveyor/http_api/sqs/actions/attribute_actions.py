@@ -36,7 +36,7 @@ from conveyor.http_api.sqs.queues.stored_queue import (
     tags_of,
     topic_changes,
 )
-from conveyor.http_api.sqs.sqs_errors import missing_parameter
+from conveyor.http_api.sqs.sqs_errors import invalid_parameter, missing_parameter
 from conveyor.queues.subscription.policy import Subscription
 
 _ALL = "All"
@@ -94,7 +94,7 @@ async def untag_queue(call: ActionCall[UntagQueueRequest]) -> None:
     """Remove tags."""
     keys = call.members.tag_keys
     if not keys:
-        raise missing_parameter("TagKeys")
+        raise invalid_parameter("Tag keys must be between 1 and 128 characters in length.")
     await _change(call, tag_changes(dict.fromkeys(keys)), {})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from conveyor.http_api.sqs.sqs_errors import SqsError, invalid_parameter
+from conveyor.http_api.sqs.sqs_errors import SqsError, SqsErrorKind, invalid_parameter, missing_parameter
 
 ACTIONS_OF_PERMISSIONS = frozenset(
     (
@@ -19,6 +19,13 @@ ACTIONS_OF_PERMISSIONS = frozenset(
     )
 )  # fmt: skip
 
+_OWNERS = frozenset(
+    (
+        "AddPermission", "CancelMessageMoveTask", "CreateQueue", "DeleteQueue", "ListMessageMoveTasks", "ListQueueTags",
+        "ListQueues", "RemovePermission", "SetQueueAttributes", "StartMessageMoveTask", "TagQueue", "UntagQueue",
+    )
+)  # fmt: skip
+"""The actions that no permission can be given for."""
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _MAX_ACTIONS = 7
@@ -56,17 +63,20 @@ def _check(label: str, accounts: Sequence[str], actions: Sequence[str]) -> None:
         raise _wrong(label, "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.")
     for account in accounts:
         if _ACCOUNT.fullmatch(account) is None:
-            raise invalid_parameter(
-                f"Value {account[:100]} for parameter PrincipalId is invalid. Reason: Unable to verify."
-            )
+            raise _unverified(account[:100])
+    if len(actions) > _MAX_ACTIONS:
+        reason = f"{len(actions)} Actions were found, maximum allowed is {_MAX_ACTIONS}."
+        raise SqsError(SqsErrorKind.OVER_LIMIT, reason)
+    if not actions:
+        raise missing_parameter("Actions")
+    if not accounts:
+        raise _unverified("[]")
     for action in actions:
         if action not in ACTIONS_OF_PERMISSIONS:
-            raise invalid_parameter(
-                f"Value SQS:{action[:100]} for parameter ActionName is invalid. Reason: Please refer to the appropriate"
-                " WSDL for a list of valid actions. "
-            )
-    if not (accounts and actions) or len(actions) > _MAX_ACTIONS:
-        raise invalid_parameter("A permission needs an account, and from 1 to 7 actions.")
+            why = "Please refer to the appropriate WSDL for a list of valid actions. "
+            if action in _OWNERS:
+                why = "Only the queue owner is allowed to invoke this action."
+            raise invalid_parameter(f"Value SQS:{action[:100]} for parameter ActionName is invalid. Reason: {why}")
 
 
 def _read(policy: str, arn: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -81,6 +91,10 @@ def _read(policy: str, arn: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def _written(document: dict[str, Any]) -> str:
     return msgspec.json.encode(document).decode()
+
+
+def _unverified(account: str) -> SqsError:
+    return invalid_parameter(f"Value {account} for parameter PrincipalId is invalid. Reason: Unable to verify.")
 
 
 def _wrong(label: str, reason: str) -> SqsError:
