@@ -37,6 +37,7 @@ def steps(page: str) -> list[tuple[str, str]]:
 def lines(printed: str) -> list[str]:
     """Without what differs from run to run: times, ages, where a dead letter lies, and which line comes first."""
     printed = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", printed)
+    printed = re.sub(r'(_ms": )\d+', r"\1TIME", printed)
     printed = re.sub(r"\d+(ms|s)$", "AGE", printed, flags=re.MULTILINE)
     printed = re.sub(r" 0-\d+$", " ID", printed, flags=re.MULTILINE)
     return sorted(re.sub(r" +", " ", line) for line in printed.splitlines())
