@@ -62,6 +62,9 @@ async def test_only_some_pieces_wait_at_once(
             piece.answer({"groups": ()})
             await settled()
     assert len(pieces) == SLICE_ITEMS + 50
+    async with asyncio.timeout(60):
+        while not client.connection.finished_requests:  # noqa: ASYNC110 - the response is encoded in a thread
+            await asyncio.sleep(0)
     assert client.connection.finished_requests == 1
 
 
