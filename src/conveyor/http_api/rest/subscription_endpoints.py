@@ -254,7 +254,7 @@ ENDPOINTS = (
         for path in (f"{_OF_TOPIC}/{{subscription}}", f"{_ALL}/{{subscription}}")
         for endpoint in (
             Endpoint(method="GET", path=path, needs=(group(DESCRIBE, "subscription"),), function=show_one_subscription),
-            Endpoint(method="PATCH", path=path, needs=_CHANGE, function=change_subscription),
+            Endpoint(method="PATCH", path=path, needs=_CHANGE, function=change_subscription, problems=(409,)),
             Endpoint(
                 method="DELETE",
                 path=path,
