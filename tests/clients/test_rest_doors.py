@@ -8,9 +8,7 @@ import pytest
 from tests.clients.rest_client import Rest
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/nothing", "/topics/a/b/c/d", "/topics//messages", "/topics/", "/subscriptions/a/b"]
-)
+@pytest.mark.parametrize("path", ["/nothing", "/topics/a/b/c/d", "/topics//messages", "/topics/", "/subscriptions/a/b"])
 def test_path_that_leads_nowhere_is_told(rest: Rest, path: str) -> None:
     assert rest.get(path).problem == (
         404,

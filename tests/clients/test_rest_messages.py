@@ -205,9 +205,10 @@ def test_states_of_a_message_are_told_by_subscription(rest: Rest, topic: str) ->
     rest.post(f"/subscriptions/{one}/ack", {"ack_id": rest.lease(one)[0]["ack_id"]})
     states = rest.get(f"/topics/{topic}/messages/{message_id}/ack").json
     assert states["message_id"] == message_id
-    unleased = {"due_ms": None, "consumer": None}
-    assert states["subscriptions"][one] == {"state": "acknowledged", "delivery_count": None, **unleased}
-    assert states["subscriptions"][two] == {"state": "available", "delivery_count": 0, **unleased}
+    settled, unleased = states["subscriptions"][one], {"due_ms": None, "consumer": None}
+    assert settled.pop("settled_ms") > 0
+    assert settled == {"state": "acknowledged", "delivery_count": 1, **unleased}
+    assert states["subscriptions"][two] == {"state": "available", "delivery_count": 0, "settled_ms": None, **unleased}
 
 
 def test_text_that_is_not_utf8_is_refused_in_a_query_and_kept_in_a_header(rest: Rest, topic: str) -> None:
