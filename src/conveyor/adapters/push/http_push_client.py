@@ -9,7 +9,6 @@ byte of an answer is made once more, on a new one.
 import asyncio
 import ssl
 from collections import OrderedDict
-from pathlib import Path
 from typing import NamedTuple
 
 from conveyor.adapters.push.target_addresses import LookUp, TargetAddresses, system_addresses
@@ -38,7 +37,7 @@ class _Kept(NamedTuple):
 
 
 class HttpPushClient:
-    """A `PushClient`. Raises OSError if the file of authorities cannot be read."""
+    """A `PushClient`."""
 
     def __init__(self, settings: PushSettings, look_up: LookUp = system_addresses) -> None:
         self._max_connections = settings.max_connections
@@ -62,7 +61,7 @@ class HttpPushClient:
                 except PushFailed:
                     if kept.connection.has_received:
                         raise
-            connection = await self._connect(request)
+            connection = await self._connect_in_time(request)
             return await self._exchange(content, place, connection, asyncio.get_running_loop().time())
         finally:
             self._open_count -= 1
@@ -79,12 +78,26 @@ class HttpPushClient:
         """Make a request on a connection, and keep it if it can be used again."""
         try:
             answer = await connection.post(content)
-            await connection.complete(_REST_S)
         except BaseException:
             connection.close()
             raise
+        try:
+            await connection.complete(_REST_S)
+        except asyncio.CancelledError:  # The answer counts: only the rest of it comes too late.
+            connection.close()
+            return answer
         self._keep(place, connection, opened_s)
         return answer
+
+    async def _connect_in_time(self, request: PushRequest) -> TargetConnection:
+        """Connect, after as many kept connections are closed as the limit demands. Raises PushFailed, also if the
+        caller's time is over: the target has got nothing.
+        """
+        self._make_room_beside(self._open_count)
+        try:
+            return await self._connect(request)
+        except asyncio.CancelledError:
+            raise PushFailed("no connection to the target in time", is_sent=False) from None
 
     async def _connect(self, request: PushRequest) -> TargetConnection:
         """Connect to one of the target's addresses. Raises PushFailed."""
@@ -112,7 +125,9 @@ class HttpPushClient:
         if the file of authorities cannot be used.
         """
         if self._context is None:
-            self._context = asyncio.ensure_future(asyncio.to_thread(_new_context, self._ca_file))
+            self._context = asyncio.ensure_future(
+                asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file or None)
+            )
         try:
             return await asyncio.shield(self._context)
         except OSError as error:
@@ -136,19 +151,17 @@ class HttpPushClient:
             return connection.close()
         timer = loop.call_later(min(left_s, IDLE_S), self._drop, connection)
         self._kept[connection] = place, _Kept(connection, opened_s, timer)
-        while (
-            self._kept and len(self._kept) + self._open_count - 1 > self._max_connections
-        ):  # This one is counted still.
+        self._make_room_beside(self._open_count - 1)  # This one is counted still.
+
+    def _make_room_beside(self, open_count: int) -> None:
+        """Close kept connections that are too many beside those that are open."""
+        while self._kept and len(self._kept) + open_count > self._max_connections:
             self._drop(next(iter(self._kept)))
 
     def _drop(self, connection: TargetConnection) -> None:
         _, kept = self._kept.pop(connection)
         kept.timer.cancel()
         connection.close()
-
-
-def _new_context(ca_file: str) -> ssl.SSLContext:
-    return ssl.create_default_context(cadata=Path(ca_file).read_text() if ca_file else None)
 
 
 def _reason(failure: Exception | None) -> str:

@@ -6,7 +6,7 @@
     429                       released                           overloaded: waits for Retry-After, at least a second
     503                       released                           overloaded, fails: waits as after 429
     other 5xx, no answer      nacked, with the policy's backoff  overloaded, fails: waits for Retry-After
-    no connection             released                           fails
+    no connection in time     released                           fails
     other, redirects too      nacked, with the policy's backoff  works
 
 A released message counts as never delivered: no message causes what has happened, so none becomes a dead letter by it.

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from conveyor.adapters.push import http_push_client
 from conveyor.adapters.push.http_push_client import HttpPushClient
-from conveyor.adapters.push.target_connection import MAX_BODY_BYTES, MAX_HEAD_BYTES
+from conveyor.adapters.push.target_connection import MAX_BODY_BYTES, MAX_HEAD_BYTES, TargetConnection
 from conveyor.broker.queues.pushing.push_client import PushAnswer, PushFailed
 from conveyor.settings.push_settings import PushSettings
 from tests.certificates import Certificates
@@ -80,6 +81,22 @@ async def test_kept_connections_are_limited_and_closed_when_they_are_old(monkeyp
         await aged.post(request(port))
         assert not aged._kept
         aged.close()
+
+
+async def test_kept_connections_are_closed_for_those_to_other_targets() -> None:
+    client, counts = HttpPushClient(PushSettings(max_connections=2)), []
+    serve = answering(NO_CONTENT)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        counts.append(len(client._kept) + client._open_count)
+        await serve(reader, writer)
+
+    async with raw_target(talk) as port, raw_target(talk) as other:
+        for target in (port, other):
+            await asyncio.gather(client.post(request(target)), client.post(request(target)))
+    assert len(counts) == 4
+    assert max(counts) == 2
+    client.close()
 
 
 @pytest.mark.parametrize(
@@ -177,6 +194,52 @@ async def test_request_that_is_given_up_closes_its_connection(client: HttpPushCl
         post.cancel()
         await closed.wait()
     assert not client._kept
+
+
+async def test_answer_counts_although_the_time_is_over_before_its_rest_comes(
+    client: HttpPushClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = TargetConnection.complete
+
+    async def give_up(connection: TargetConnection, patience_s: float) -> None:
+        post.cancel()
+        await complete(connection, patience_s)
+
+    monkeypatch.setattr(TargetConnection, "complete", give_up)
+    async with raw_target(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n")) as port:
+        post = asyncio.ensure_future(client.post(request(port)))
+        assert (await post).status == 200
+    assert not client._kept
+
+
+async def test_request_that_is_given_up_before_it_has_a_connection_was_not_sent() -> None:
+    ended = threading.Event()
+
+    def look_up(host: str, port: int) -> Sequence[str]:
+        ended.wait()
+        return []
+
+    client = HttpPushClient(PushSettings(), look_up)
+    post = asyncio.ensure_future(client.post(request(9)))
+    await asyncio.sleep(0)
+    post.cancel()
+    with pytest.raises(PushFailed, match="no connection to the target in time") as failure:
+        await post
+    assert not failure.value.is_sent
+    ended.set()
+    client.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x30\x82\x01\xff\xfe"])
+async def test_file_of_authorities_that_names_none_is_no_permission_to_trust_others(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "ca.pem").write_bytes(content)
+    client = HttpPushClient(PushSettings(ca_file=str(tmp_path / "ca.pem")), _Names(["127.0.0.1"]).look_up)
+    with pytest.raises(PushFailed, match=r"push\.ca_file of this broker cannot be used") as failure:
+        await client.post(request(9, is_encrypted=True))
+    assert not failure.value.is_sent
+    client.close()
 
 
 async def test_header_with_a_line_break_is_not_sent(client: HttpPushClient) -> None:

@@ -43,7 +43,9 @@ class PushClient(Protocol):
     """
 
     async def post(self, request: PushRequest) -> PushAnswer:
-        """Return the answer to a request; the caller limits the time. Raises PushFailed."""
+        """Return the answer to a request; the caller limits the time by a cancellation. Raises PushFailed, also after
+        a cancellation if there was no connection until then.
+        """
         ...
 
     def close(self) -> None:
