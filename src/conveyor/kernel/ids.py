@@ -35,6 +35,11 @@ def key_of_id(topic_id: UUID | None) -> bytes | None:
     return None if topic_id is None else topic_id.bytes
 
 
+def random_secret(new_id: NewId) -> bytes:
+    """Return a secret of 32 bytes: a random UUID has 122 random bits."""
+    return new_id().bytes + new_id().bytes
+
+
 def gateway_id(random_id: UUID) -> NodeId:
     """Return the id of a new gateway. The ids of two gateways are equal with a probability of 1 in 2,146,435,072."""
     return NodeId(FIRST_GATEWAY_ID + random_id.int % (_NODE_IDS - FIRST_GATEWAY_ID))

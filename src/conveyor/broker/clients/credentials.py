@@ -22,6 +22,7 @@ from conveyor.kernel.access.decoys import Decoys
 from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, is_password
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import random_secret
 from conveyor.kernel.signal import Signal
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,8 @@ class Credentials:
             if number % _CHANGES_IN_SLICE == 0:
                 await self._slices.turn()
             made.append(new_credential(change))
-        nobody = ScramCredential(self._random(), self._random(), self._random(), MIN_ITERATIONS)
+        salt, stored_key, server_key = (random_secret(self._new_id) for _ in range(3))
+        nobody = ScramCredential(salt, stored_key, server_key, MIN_ITERATIONS)
         errors: dict[str, RequestError | None] = {}
 
         def decide(image: ClusterImage) -> list[ScramPut]:
@@ -120,13 +122,10 @@ class Credentials:
         await self._metadata.propose(decide)
         return errors
 
-    def _random(self) -> bytes:
-        return self._new_id().bytes + self._new_id().bytes
-
     @cached_property
     def _own_key(self) -> bytes:
         """The key of decoys before the first user is made."""
-        return self._random()
+        return random_secret(self._new_id)
 
     @property
     def _decoys(self) -> Decoys:

@@ -10,7 +10,7 @@ import logging
 from typing import Protocol
 
 from conveyor.kernel.errors import StartupError, StorageFailure
-from conveyor.kernel.ids import NewId
+from conveyor.kernel.ids import NewId, random_secret
 from conveyor.kernel.ports import ABSENT, MetadataStore, PutNode
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ async def cluster_secret(store: MetadataStore, new_id: NewId, keys: SecretKeys |
     while True:
         node = await store.get(CLUSTER_SECRET_PATH)
         if node is None:
-            version, secret = ABSENT, new_id().bytes + new_id().bytes  # A random UUID has 122 random bits.
+            version, secret = ABSENT, random_secret(new_id)
         else:
             version, secret = node.version, _opened(node.value, keys)
             if keys is None or keys.is_current(node.value):

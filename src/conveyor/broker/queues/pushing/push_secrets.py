@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from conveyor.broker.metadata.cluster_secret import ENCRYPTED, SecretKeys
 from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, RequestError, StartupError, StorageFailure
-from conveyor.kernel.ids import NewId
+from conveyor.kernel.ids import NewId, random_secret
 
 _PLAIN = "plain "
 _SHARED_STORE = "zookeeper:"
@@ -31,7 +31,7 @@ class PushSecrets:
 
     def new(self) -> bytes:
         """Return a new secret, of 32 bytes."""
-        return self._new_id().bytes + self._new_id().bytes  # A random UUID has 122 random bits.
+        return random_secret(self._new_id)
 
     def stored(self, subscription: str, secret: bytes) -> str:
         """Return the text that the metadata keeps. Raises RequestError (POLICY_VIOLATION) if it would not be safe."""
