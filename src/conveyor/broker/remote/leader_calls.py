@@ -5,6 +5,7 @@
 The second refusal is the caller's. If an answer is lost, only a call that may be executed twice is sent again.
 """
 
+from collections import Counter
 from typing import NamedTuple, TypeVar
 
 from conveyor.broker.answers import all_answered, emitted
@@ -30,10 +31,17 @@ _REACHABLE_MS = 500
 
 
 class TopicLeaders(NamedTuple):
-    """is_here: this broker leads partitions of the topic. others: the other brokers that do, in order."""
+    """led_count: the partitions of the topic that this broker leads. others: the other brokers that lead some, in
+    order.
+    """
 
-    is_here: bool
+    led_count: int
     others: tuple[NodeId, ...]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this broker leads partitions of the topic."""
+        return self.led_count > 0
 
 
 class LeaderCalls:
@@ -90,9 +98,9 @@ class LeaderCalls:
         topic_image = self._topic(topic)
         cached = self._leaders.get(topic)
         if cached is None or cached[0] is not topic_image:
-            leaders = {partition.leader for partition in topic_image.partitions} - {NO_LEADER}
-            others = tuple(sorted(leaders - {self.node_id}))
-            cached = self._leaders[topic] = topic_image, TopicLeaders(self.node_id in leaders, others)
+            led_counts = Counter(partition.leader for partition in topic_image.partitions)
+            others = tuple(sorted(led_counts.keys() - {NO_LEADER, self.node_id}))
+            cached = self._leaders[topic] = topic_image, TopicLeaders(led_counts[self.node_id], others)
         return cached[1]
 
     async def ask_others(self, caller: Caller, call: Call[Request, Reply], topic: str, request: Request) -> list[Reply]:

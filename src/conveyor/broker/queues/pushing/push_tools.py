@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from contextlib import suppress
 
-from conveyor.broker.queues.leasing.leases import Leases
 from conveyor.broker.queues.pushing.push_budget import PushBudget
 from conveyor.broker.queues.pushing.push_client import OpenPushClient, PushClient
 from conveyor.broker.queues.pushing.push_rights import PushRights
 from conveyor.broker.queues.pushing.push_secrets import PushSecrets
-from conveyor.broker.queues.settlements import Settlements
+from conveyor.broker.queues.queues import Queues
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.push.circuit_breaker import CircuitBreakers
@@ -23,18 +23,19 @@ class PushTools:
         services: Services,
         rights: PushRights,
         secrets: PushSecrets,
-        leases: Leases,
-        settlements: Settlements,
+        queues: Queues,
+        leaders: LeaderCalls,
         open_client: OpenPushClient,
     ) -> None:
         self.clock, self.slices, self.tasks, self.node_id = services.clock, services.slices, services.tasks, services.me
         self.rights = rights
         self.secrets = secrets
-        self.leases = leases
-        self.settlements = settlements
+        self.leases = queues.leases
+        self.settlements = queues.settlements
         self.breakers = CircuitBreakers()
         self.budget = PushBudget(services)
         self._metadata = services.metadata
+        self._leaders = leaders
         self._open_client = open_client
         self._client: PushClient | None = None
 
@@ -59,5 +60,5 @@ class PushTools:
         topic = self._metadata.image.topics.get(subscription.topic)
         if topic is None:
             return 1
-        led_count = sum(partition.leader == self.node_id for partition in topic.partitions)
+        led_count = self._leaders.leaders(subscription.topic).led_count
         return max(1, max_concurrency * led_count // len(topic.partitions))

@@ -62,7 +62,7 @@ class Pushing:
     ) -> None:
         rights, secrets = PushRights(services, access), PushSecrets(services, ports.secret_keys)
         self.changes = PushChanges(rights, secrets)
-        self._tools = PushTools(services, rights, secrets, queues.leases, queues.settlements, ports.open_push_client)
+        self._tools = PushTools(services, rights, secrets, queues, calls.leaders, ports.open_push_client)
         self._services = services
         self._subscriptions = subscriptions = calls.subscriptions
         self._leaders = leaders = calls.leaders
@@ -186,8 +186,9 @@ class Pushing:
         try:
             while self._is_running and self._subscriptions.exists(subscription):
                 try:
-                    await self._subscriptions.change(subscription, {}, change_push=paused)
-                    log.warning("push paused, its target is gone (410) subscription=%s", subscription.name)
+                    changed = await self._subscriptions.change(subscription, {}, change_push=paused)
+                    if changed.push == replace(target, paused=GONE):
+                        log.warning("push paused, its target is gone (410) subscription=%s", subscription.name)
                     return
                 except RequestError as error:
                     log.debug("push not paused subscription=%s reason=%s", subscription.name, error.message)
