@@ -32,6 +32,7 @@ MAX_CONCURRENCY = 3
 _SECRET = bytes(range(32))
 PUSH_POLICY: Mapping[str, object] = {
     "ordering": "key",
+    "max_in_flight_per_key": 3,
     "retry": {"base_ms": 50, "cap_ms": 500},
     "push": {
         "url": "https://target.example/hook",

@@ -196,6 +196,52 @@ def test_gone_target_pauses_until_a_client_resumes(rest: Rest, topic: str, hook:
     assert details(rest, topic)["push"]["paused"] is None
 
 
+def test_answer_of_the_target_before_says_nothing_about_the_one_after_it(topic: str, hook: WebhookServer) -> None:
+    changed = threading.Event()
+
+    def respond(_: Received) -> Reply:
+        assert changed.wait(30)
+        return Reply(410)
+
+    with WebhookServer(respond) as before, Broker(memory=True, settings=PRIVATE) as broker:
+        rest = Rest(broker)
+        subscribe(rest, topic, {"url": before.url})
+        rest.publish(topic, "x")
+        before.wait(lambda: bool(before.received))
+        assert rest.patch(f"/subscriptions/{topic}-s", {"push": {"url": hook.url}}).status == 200
+        changed.set()
+        hook.wait_taken(1)
+        assert details(rest, topic)["push"]["paused"] is None
+        rest.close()
+
+
+def test_messages_of_a_key_are_sent_one_after_the_other_though_a_consumer_may_lease_several(topic: str) -> None:
+    fails = threading.Event()
+    fails.set()
+    open_keys: set[str] = set()
+
+    def respond(request: Received) -> Reply:
+        key = request.headers["ce-partitionkey"]
+        assert key not in open_keys
+        open_keys.add(key)
+        is_failed = fails.is_set() and request.headers["ce-id"] == "0-0"
+        fails.clear()
+        open_keys.discard(key)
+        return Reply(500 if is_failed else 204)
+
+    with WebhookServer(respond) as hook, Broker(memory=True, settings=PRIVATE) as broker:
+        rest = Rest(broker)
+        subscribe(
+            rest, topic, {"url": hook.url, "paused": True},
+            ordering="key", max_in_flight_per_key=10, retry={"base_ms": 1, "cap_ms": 1},
+        )  # fmt: skip
+        ids = rest.publish(topic, *map(str, range(20)), key="k")
+        rest.patch(f"/subscriptions/{topic}-s", {"push": {"paused": False}})
+        hook.wait_taken(20)
+        assert [request.headers["ce-id"] for request in hook.received] == ["0-0", *ids]
+        rest.close()
+
+
 def test_redirect_is_a_failed_delivery(rest: Rest, topic: str, hook: WebhookServer) -> None:
     with WebhookServer() as elsewhere:
         hook.respond = lambda _: Reply(307, {"Location": elsewhere.url})

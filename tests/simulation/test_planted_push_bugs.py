@@ -4,10 +4,12 @@ import pytest
 
 from conveyor.broker.answers import ignored
 from conveyor.broker.queues.pushing import push_delivery
-from conveyor.broker.queues.pushing.push_status import PUSHING
+from conveyor.broker.queues.pushing.push_secrets import PushSecrets
 from conveyor.broker.queues.pushing.pusher import Pusher
+from conveyor.queues.delivery.ordering import KeyOrder
 from conveyor.queues.push.circuit_breaker import CircuitBreaker
 from conveyor.queues.push.concurrency_limit import ConcurrencyLimit
+from conveyor.queues.push.push_target import PushTarget
 from conveyor.queues.push.push_verdict import Settlement, Verdict
 from conveyor.queues.queue_commands import LeasedMessage
 from tests.simulation.seeds import Found, Plant, troubled
@@ -16,8 +18,8 @@ SEEDS = 20
 
 
 def acknowledge_whatever_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def settle(self: Pusher, leases: list[LeasedMessage], verdict: Verdict) -> None:
-        plain(self, leases, verdict._replace(settlement=Settlement.ACK))
+    def settle(self: Pusher, target: PushTarget, leases: list[LeasedMessage], verdict: Verdict) -> None:
+        plain(self, target, leases, verdict._replace(settlement=Settlement.ACK))
 
     plain = Pusher._settle
     monkeypatch.setattr(Pusher, "_settle", settle)
@@ -48,7 +50,15 @@ def name_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sign_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pusher, "_present_state", lambda _: PUSHING)
+    monkeypatch.setattr(PushSecrets, "read", lambda *_: ())
+
+
+def send_messages_of_a_key_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin_call(self: KeyOrder, limit: int) -> None:
+        plain(self, 3)
+
+    plain = KeyOrder.begin_call
+    monkeypatch.setattr(KeyOrder, "begin_call", begin_call)
 
 
 def stay_open_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +71,7 @@ PLANTED: dict[Plant, Found] = {
     acknowledge_before_the_answer: Found(0, {"PushedInOrder", "EveryMessagePushed"}, troubled("push")),
     forget_requests_that_are_open: Found(0, {"PushedWithinConcurrency"}, troubled("push")),
     name_each_attempt: Found(0, {"OneIdForAllAttempts"}, troubled("push")),
+    send_messages_of_a_key_together: Found(0, {"PushedInOrder"}, troubled("push")),
     sign_by_nothing: Found(0, {"SignedByTheSecret"}, troubled("push")),
     stay_open_for_ever: Found(2, {"EveryMessagePushed"}, troubled("push")),
 }

@@ -13,7 +13,7 @@ from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command
 from conveyor.queues.delivery.ack_delays import AckDelays
 from conveyor.queues.messages.dead_copies import Copy
-from conveyor.queues.subscription.policy import Subscription
+from conveyor.queues.subscription.policy import MAX_IN_FLIGHT_PER_KEY, Subscription
 from conveyor.records.message import Message
 
 MAX_REASON_CHARACTERS = 200
@@ -87,13 +87,15 @@ class LeaseMessages(SubscriptionCommand[list[LeasedMessage]], frozen=True, kw_on
 
     visibility_ms: the visibility timeout.
     max_bytes: messages that exceed it are not leased, except a single one if `at_least_one`.
-    lowest_priority: messages below this priority are not leased. caller, client_id: see `Consumer`.
+    lowest_priority: messages below this priority are not leased. max_per_key: the most messages of one key with key
+    order, if the policy permits as many. caller, client_id: see `Consumer`.
     """
 
     count: int
     max_bytes: int
     visibility_ms: int
     at_least_one: bool = True
+    max_per_key: int = MAX_IN_FLIGHT_PER_KEY
     lowest_priority: int = 0
     caller: Caller | None = None
     client_id: str = ""

@@ -133,7 +133,7 @@ class SubscriptionQueue:
         the loop first.
         """
         self.deliveries.block_keys_of_pending(self._source)
-        self.deliveries.ordering.begin_call(self._policy.max_in_flight_per_key)
+        self.deliveries.ordering.begin_call(min(self._policy.max_in_flight_per_key, command.max_per_key))
         findings = Findings(self.selection.filter, command.max_bytes, at_least_one=command.at_least_one)
         wanted = min(command.count, self._room)
         examined = 0

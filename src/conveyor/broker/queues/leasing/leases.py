@@ -256,12 +256,12 @@ class Leases:
             return True
         return await emitted(self._watched.setdefault(subscription.id, Signal()), self._clock, request.wait_ms)
 
-    def give_back(self, caller: Caller, name: str, leases: Sequence[LeasedMessage], *, delay_ms: int = 0) -> None:
+    def give_back(self, caller: Caller, name: str, leases: Sequence[LeasedMessage]) -> None:
         """End leases that reached no client: their messages count as never delivered. Those of a deleted subscription
-        have ended. delay_ms: the time until they may be leased again.
+        have ended.
         """
         with suppress(RequestError):
-            self._remote_leases.give_back(caller, self._subscriptions.existing(name), leases, delay_ms=delay_ms)
+            self._remote_leases.give_back(caller, self._subscriptions.existing(name), leases)
 
     def _changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""

@@ -20,7 +20,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.queue_commands import LeasedMessage, LeaseMessages
-from conveyor.queues.subscription.policy import Subscription
+from conveyor.queues.subscription.policy import MAX_IN_FLIGHT_PER_KEY, Subscription
 
 _MAX_BYTES = 16 << 20
 """The most that several messages weigh together: they fit into one call between brokers."""
@@ -32,7 +32,7 @@ Reply = Callable[[list[LeasedMessage] | RequestError], None]
 
 class LeaseRequest(NamedTuple):
     """A request for up to `max_messages`. client_id: what the client calls itself. max_bytes: the most that several
-    messages weigh together.
+    messages weigh together. max_per_key: see `LeaseMessages`.
     """
 
     caller: Caller
@@ -41,6 +41,7 @@ class LeaseRequest(NamedTuple):
     visibility_ms: int
     client_id: str = ""
     max_bytes: int = _MAX_BYTES
+    max_per_key: int = MAX_IN_FLIGHT_PER_KEY
 
 
 class OwnLeases:
@@ -151,6 +152,7 @@ class _Taking:
             visibility_ms=request.visibility_ms,
             at_least_one=not leases,
             lowest_priority=-ready[0][0] if ready else 0,
+            max_per_key=request.max_per_key,
             caller=request.caller,
             client_id=request.client_id,
         )

@@ -27,7 +27,7 @@ from conveyor.queues.push.push_target import BATCH, PushTarget
 from conveyor.queues.push.push_url import parse_push_url
 from conveyor.queues.push.push_verdict import Settlement, Verdict
 from conveyor.queues.queue_commands import LeasedMessage
-from conveyor.queues.subscription.policy import Subscription
+from conveyor.queues.subscription.policy import MAX_IN_FLIGHT_PER_KEY, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -147,17 +147,19 @@ class Pusher:
 
     def _lease(self, count: int) -> None:
         self._is_leasing = True
-        self._tools.rights.may_read(self._subscription, self._target.owner, is_noted=True)
-        is_batch = self._target.mode == BATCH
+        target = self._target
+        self._tools.rights.may_read(self._subscription, target.owner, is_noted=True)
+        is_batch = target.mode == BATCH
         request = LeaseRequest(
-            caller=self._target.owner.caller,
+            caller=target.owner.caller,
             subscription=self._subscription,
-            max_messages=self._target.batch_size if is_batch else min(count, _MAX_AT_ONCE),
-            visibility_ms=self._target.timeout_ms + _LEASE_MARGIN_MS,
+            max_messages=target.batch_size if is_batch else min(count, _MAX_AT_ONCE),
+            visibility_ms=target.timeout_ms + _LEASE_MARGIN_MS,
             client_id=CLIENT_ID,
             max_bytes=self._tools.budget.free_bytes(),
+            max_per_key=MAX_IN_FLIGHT_PER_KEY if is_batch else 1,  # Requests that are open together have no order.
         )
-        self._tools.leases.take_here(request, partial(self._leased, is_batch))
+        self._tools.leases.take_here(request, partial(self._leased, target))
 
     def _free_count(self) -> int:
         """Return how many requests may begin now. If none may, something wakes the pusher when one may."""
@@ -174,32 +176,34 @@ class Pusher:
             self._tools.budget.wait(self._wake_for_room)
         return min(count, self._tools.budget.free_count())
 
-    def _leased(self, is_batch: bool, answer: list[LeasedMessage] | RequestError) -> None:
+    def _leased(self, target: PushTarget, answer: list[LeasedMessage] | RequestError) -> None:
+        """Send what was leased for a target, unless a client has changed the target meanwhile."""
         self._is_leasing = False
         if isinstance(answer, RequestError):
             self._note_error(f"messages cannot be leased: {answer.message}")
             self._alarm.after(_RETRY_MS)
-        elif self._is_stopped:
-            self._tools.leases.give_back(self._target.owner.caller, self._subscription.name, answer)
+        elif self._is_stopped or target != self._target:
+            self._tools.leases.give_back(target.owner.caller, self._subscription.name, answer)
+            self.wake()
         elif answer:
-            for leases in [answer] if is_batch else [[lease] for lease in answer]:
+            for leases in [answer] if target.mode == BATCH else [[lease] for lease in answer]:
                 self._begin(leases)
             self.wake()  # There may be more, in other partitions.
         self._tools.budget.wake_next()
 
     def _begin(self, leases: Sequence[LeasedMessage]) -> None:
+        assert self._secrets is not None, "the state is looked at before a lease"
         weight_bytes = sum(lease.message.weight_bytes for lease in leases)
         self._tools.budget.begin(weight_bytes)
-        number = self._limit.began()
-        breaker = self._breaker
-        period = breaker.began(self._tools.clock.steady_ms())
-        secrets = self._secrets or ()
-        delivery = PushDelivery(self._tools, self._subscription, self._target, self._url, secrets, leases)
+        breaker, target = self._breaker, self._target
+        number, period = self._limit.began(), breaker.began(self._tools.clock.steady_ms())
+        delivery = PushDelivery(self._tools, self._subscription, target, self._url, self._secrets, leases)
         task = self._tools.tasks.start(delivery.run(), self._note_bug)
-        task.add_done_callback(partial(self._ended, leases, weight_bytes, number, breaker, period))
+        task.add_done_callback(partial(self._ended, target, leases, weight_bytes, number, breaker, period))
 
     def _ended(
         self,
+        target: PushTarget,
         leases: Sequence[LeasedMessage],
         weight_bytes: int,
         number: int,
@@ -208,11 +212,10 @@ class Pusher:
         task: "asyncio.Task[Verdict]",
     ) -> None:
         """Settle the messages of a request, and note what its end says about the target."""
-        self._tools.budget.end(weight_bytes)
         if task.cancelled() or task.exception() is not None:  # The leases end by themselves.
             self._limit.ended()
             breaker.ended(period)
-            return
+            return self._tools.budget.end(weight_bytes)
         verdict = task.result()
         if verdict.is_overloaded:
             self._limit.overloaded(number)
@@ -220,8 +223,9 @@ class Pusher:
             self._limit.succeeded()
         else:
             self._limit.ended()
-        self._settle(leases, verdict)
+        self._settle(target, leases, verdict)
         self._note_target(breaker, period, verdict)
+        self._tools.budget.end(weight_bytes)
         self.wake()
 
     def _note_target(self, breaker: CircuitBreaker, period: int, verdict: Verdict) -> None:
@@ -235,10 +239,10 @@ class Pusher:
         else:
             breaker.succeeded(period)
 
-    def _settle(self, leases: Sequence[LeasedMessage], verdict: Verdict) -> None:
+    def _settle(self, target: PushTarget, leases: Sequence[LeasedMessage], verdict: Verdict) -> None:
         if verdict.error is not None:
             self._note_error(verdict.error)
-        name, caller, targets = self._subscription.name, self._target.owner.caller, [lease.ack_id for lease in leases]
+        name, caller, targets = self._subscription.name, target.owner.caller, [lease.ack_id for lease in leases]
         if verdict.settlement is Settlement.RELEASE:
             self._released += len(leases)
             self._tools.leases.give_back(caller, name, leases)
@@ -251,8 +255,8 @@ class Pusher:
             self._failed += len(leases)
             self._tools.settle(partial(self._tools.settlements.nack, caller, name, targets, None, ignored))
         if verdict.is_gone:
-            self._gone_target = self._target
-            self._gone(self._subscription, self._target)
+            self._gone_target = target
+            self._gone(self._subscription, target)
 
     def _acknowledge(self) -> None:
         """Acknowledge what the target has taken in this turn: with one record in each partition."""
