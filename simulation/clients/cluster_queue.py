@@ -197,32 +197,32 @@ class ClusterWorker:
     async def settle_all(self, door: ClientDoor) -> None:
         """Ack all current leases."""
         while self._leases:
-            await self._ack(door, self._taken(len(self._leases)))
+            await self.ack(door, self.take_all())
 
     async def _settle(self, door: ClientDoor, number: int) -> None:
         chosen = self._taken(1 + number % 4)
         if number % 3:
-            return await self._ack(door, chosen)
-        await self._ask_to_settle(door, chosen, number % 5_000)
+            await self.ack(door, chosen)
+        else:
+            await self.settle(door, "nack", chosen, delay=f"{number % 5_000}ms")
 
-    async def _ack(self, door: ClientDoor, chosen: Sequence[ClientLease]) -> None:
-        errors = await self._ask_to_settle(door, chosen, None)
-        for lease, error in zip(chosen, errors, strict=False):
-            if error is None:
-                self._ledger.ack(lease, self._cluster.clock.steady_ms())
+    async def ack(self, door: ClientDoor, chosen: Sequence[ClientLease], **fields: object) -> list[ClientLease]:
+        """Ack leases. Returns those whose acks were confirmed."""
+        errors = await self.settle(door, "ack", chosen, **fields)
+        confirmed = [lease for lease, error in zip(chosen, errors, strict=False) if error is None]
+        self.acknowledged(confirmed)
+        return confirmed
 
-    async def _ask_to_settle(
-        self, door: ClientDoor, chosen: Sequence[ClientLease], delay_ms: int | None
+    async def settle(
+        self, door: ClientDoor, verb: str, chosen: Sequence[ClientLease], **fields: object
     ) -> Sequence[RequestError | None]:
-        """Nack leases with a delay, or ack them if it is None. Returns nothing if there is no reply."""
+        """Ack or nack leases. Returns nothing if there is no reply."""
         self.release(chosen)
         ack_ids = [lease.ack_id for lease in chosen]
         if not ack_ids:
             return ()
         try:
-            if delay_ms is None:
-                return await settle(door.any(), self._subscription, "ack", ack_ids)
-            return await settle(door.any(), self._subscription, "nack", ack_ids, delay=f"{delay_ms}ms")
+            return await settle(door.any(), self._subscription, verb, ack_ids, "ack_ids", **fields)
         except _NO_REPLY:
             return ()
 

@@ -1,6 +1,5 @@
 """Making topics, filling them, and reading them with Spark."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -9,6 +8,7 @@ from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from pyspark_conveyor.brokers.token_file import TOKEN_URL
+from tests.clients.applications import until
 from tests.clients.python.security import librdkafka, token_file
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ class HasAddress(Protocol):
 
 BASE_TIME_MS = 1_700_000_000_000
 _MARKERS_S = 120
-_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +66,11 @@ def await_markers(broker: HasAddress, topic: str) -> None:
         found = admin.list_offsets(latest, isolation_level=isolation, request_timeout=60)
         return [offsets.result().offset for offsets in found.values()]
 
-    deadline = time.monotonic() + _MARKERS_S
-    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
-        assert time.monotonic() < deadline, f"a transaction on {topic} is still open"
-        time.sleep(_LOOK_S)
+    until(
+        lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED),
+        f"the end of the transactions on {topic}",
+        _MARKERS_S,
+    )
 
 
 def delete_records(broker: HasAddress, topic: str, before: int, partitions: int = 1) -> None:

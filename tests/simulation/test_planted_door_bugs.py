@@ -316,7 +316,7 @@ def accept_late_acks_of_any_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late ack settles its message also if another consumer has leased it since."""
 
     def find(self: TargetLeases, target: Target) -> FoundLease:
-        lease = self._deliveries.leases.get(target.offset) or self._deliveries.ended._leases.get(target.offset)
+        lease = self._deliveries.leases.get(target.offset) or self._deliveries.ended.expired(target.offset)
         return self._find_to_acknowledge(target) if lease is None else lease
 
     monkeypatch.setattr(TargetLeases, "_find_to_acknowledge_late", find)

@@ -20,7 +20,7 @@ from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.doors.client_door import ClientDoor
 from simulation.doors.client_network import Disconnected
 from simulation.doors.kafka_requests import publish
-from simulation.doors.rest_requests import ClientLease, settle, unsettled_count
+from simulation.doors.rest_requests import ClientLease, unsettled_count
 from simulation.story_schedule import Step
 from simulation.story_topics import PARTITIONS
 from simulation.troubles import ORDERED_TOPIC
@@ -106,8 +106,7 @@ class OrderedKeysWorker:
         if step.number % 3:
             await self._ack(door, chosen)
         else:
-            self._worker.release(chosen)
-            await self._ask(door, "nack", chosen, delay=f"{step.number % 500}ms")
+            await self._worker.settle(door, "nack", chosen, delay=f"{step.number % 500}ms")
 
     async def lease(self, door: ClientDoor, number: int) -> None:
         """Lease a few messages."""
@@ -134,23 +133,7 @@ class OrderedKeysWorker:
     async def _ack(self, door: ClientDoor, chosen: Sequence[ClientLease], **fields: object) -> list[ClientLease]:
         """Returns the leases whose acks were confirmed."""
         self._ledger.begin_ack(chosen)
-        self._worker.release(chosen)
-        errors = await self._ask(door, "ack", chosen, **fields)
-        confirmed = [lease for lease, error in zip(chosen, errors, strict=False) if error is None]
-        self._worker.acknowledged(confirmed)
-        return confirmed
-
-    async def _ask(
-        self, door: ClientDoor, verb: str, chosen: Sequence[ClientLease], **fields: object
-    ) -> Sequence[RequestError | None]:
-        """Settle leases. Returns nothing if there is no reply."""
-        ack_ids = [lease.ack_id for lease in chosen]
-        if not ack_ids:
-            return ()
-        try:
-            return await settle(door.any(), ORDERED_SUBSCRIPTION, verb, ack_ids, "ack_ids", **fields)
-        except _NO_REPLY:
-            return ()
+        return await self._worker.ack(door, chosen, **fields)
 
     def _ends_ms(self, lease: ClientLease) -> int:
         return self._ledger.leases_of(lease.message_id)[lease.ack_id].ends_ms[1]

@@ -52,7 +52,7 @@ class OrderedKeysLedger(ClusterQueueLedger):
         self._responses_count += 1
         together: dict[KeyPlace, list[int]] = {}
         for lease in leases:
-            place, offset = place_of(lease)
+            place, offset = _place_of(lease)
             granted = self.leases_of(lease.message_id)[lease.ack_id]
             batch = together.setdefault(place, [])
             if offset in batch:  # The leases have expired while the request was going on.
@@ -98,7 +98,7 @@ class OrderedKeysLedger(ClusterQueueLedger):
                 raise InvariantBroken("OneBatchPerKey", f"{place}: {detail}")
 
 
-def place_of(lease: ClientLease) -> tuple[KeyPlace, int]:
+def _place_of(lease: ClientLease) -> tuple[KeyPlace, int]:
     """Return the partition, the key and the offset of a leased message."""
     partition, offset = lease.message_id.split("-")
     return (int(partition), lease.payload.partition(":")[0]), int(offset)

@@ -69,6 +69,11 @@ class HeapSearch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._heap.searches = tuple(search for search in self._heap.searches if search is not self)
 
+    @property
+    def places_count(self) -> int:
+        """The places of the heap."""
+        return len(self._heap)
+
     def begin(self) -> None:
         """Begin again."""
         self.found = []

@@ -105,20 +105,21 @@ class QueueMachine:
     def apply(self, record: LogRecord) -> None:
         assert record.key is not None
         assert record.value is not None
-        kind, at_ms = Kind(record.value[0]), record.timestamp_ms
+        kind = Kind(record.value[0])
+        settled_ms = 0 if record.timestamp_ms == self._snapshot_ms else record.timestamp_ms
         if kind is Kind.RESET:
             self._progress.clear()
             self.cancelled.clear()
-            self._snapshot_ms = at_ms
+            self._snapshot_ms = record.timestamp_ms
         elif kind is Kind.CANCELLED:
-            self._apply_cancelled(record.value, 0 if at_ms == self._snapshot_ms else at_ms)
+            self._apply_cancelled(record.value, settled_ms)
         elif kind is Kind.CUT:
             self._apply_cut(read_offset(record.value))
         elif kind is Kind.FORGOTTEN:
             self._progress.pop(UUID(bytes=record.key), None)
         else:
             progress = self._progress.setdefault(UUID(bytes=record.key), Progress())
-            progress.apply(kind, record.value, 0 if at_ms == self._snapshot_ms else at_ms)
+            progress.apply(kind, record.value, settled_ms)
             if kind is Kind.STARTED:
                 self._apply_started(UUID(bytes=record.key), progress)
 

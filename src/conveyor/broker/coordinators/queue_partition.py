@@ -111,6 +111,11 @@ class QueuePartition(HostedMachine):
             return self.messages.offline.error()
         return None if self._session.holds_lease() else coordinator_uncertain(self.messages)
 
+    def check_delivering(self) -> None:
+        """Raise RequestError if no message can be delivered: what this broker knows of them may be out of date."""
+        if (refusal := self.delivery_refusal()) is not None:
+            raise refusal
+
     def lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, also if the state log cannot commit."""
         return self.delivery_refusal() or self.refusal()

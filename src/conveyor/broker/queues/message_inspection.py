@@ -113,8 +113,7 @@ class MessageInspection:
                 if offset in partition.machine.cancelled:
                     state = MessageState("cancelled", settled_ms=state.settled_ms)
                 states[subscription.name] = state
-            if (refusal := partition.delivery_refusal()) is not None:
-                raise refusal
+            partition.check_delivering()
         return states
 
 

@@ -1,7 +1,7 @@
 """Lists messages that are not due: those that a subscription withholds, and the records of a delayed topic."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,7 @@ from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.services import Services
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_decisions import existing_topic
 from conveyor.delay.forwarding import place_of
 from conveyor.kernel.access.caller import Caller
@@ -21,8 +22,9 @@ from conveyor.kernel.heap_search import PLACES_AT_ONCE
 from conveyor.queues.delivery.scheduled import ScheduledSearch
 from conveyor.queues.subscription.policy import Subscription
 
-_WORK_OF_A_PARTITION = 200
-"""As a number of places in a heap."""
+_PLACES_OF_AN_ITEM = PLACES_AT_ONCE // SLICE_ITEMS
+_ITEMS_OF_A_PARTITION = 12
+"""Those of a slice that a partition counts for, whatever it withholds."""
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -34,7 +36,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, order=True, array_like=True)
     due_ms: int
     partition: int
     offset: int
-    reason: str
+    reason: Literal["delay", "backoff"]
     delivery_count: int
 
     @property
@@ -128,10 +130,9 @@ class ScheduledMessages:
     async def _scheduled_here(self, caller: Caller, request: ScheduledHere) -> SchedulePart:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         gathered = _Gathered(request.limit)
-        for partition in await self._partitions.committed(subscription):
+        partitions = await self._partitions.committed(subscription)
+        async for partition in self._slices.each(partitions, gathered.weigh):
             await self._search_queue(partition, subscription, request, gathered)
-            if gathered.is_turn_over(_WORK_OF_A_PARTITION):
-                await self._slices.turn()
         return gathered.part
 
     async def _search_queue(
@@ -144,14 +145,13 @@ class ScheduledMessages:
             with search.begun():
                 while not await partition.read(search.go_on):
                     await self._slices.turn()
-            if (refusal := partition.delivery_refusal()) is not None:
-                raise refusal
+            partition.check_delivering()
             if search.is_current:
                 found = [
                     ScheduledMessage(due_ms, number, offset, "backoff" if is_failed else "delay", deliveries)
                     for due_ms, offset, is_failed, deliveries in search.found()
                 ]
-                return gathered.add(found, is_complete=search.is_complete(stable_offset))
+                return gathered.add(found, search.places_count, is_complete=search.is_complete(stable_offset))
             await self._slices.turn()
 
     async def _delayed_here(self, caller: Caller, request: DelayedHere) -> SchedulePart:
@@ -159,11 +159,9 @@ class ScheduledMessages:
         if image.topic_id != request.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{request.topic}' was deleted")
         gathered = _Gathered(request.limit)
-        for number in range(len(image.partitions)):
+        async for number in self._slices.each(range(len(image.partitions)), gathered.weigh):
             if self._leaders.leads_here(request.topic, number):
                 await self._search_delayed(number, request, gathered)
-            if gathered.is_turn_over(_WORK_OF_A_PARTITION):
-                await self._slices.turn()
         return gathered.part
 
     async def _search_delayed(self, number: int, request: DelayedHere, gathered: "_Gathered") -> None:
@@ -177,7 +175,8 @@ class ScheduledMessages:
             forwarder.check_running()
             places = map(place_of, search.found)
         found = [ScheduledMessage(due_ms, number, offset, "delay", 0) for due_ms, offset in places]
-        gathered.add(found, is_complete=forwarder.machine.scanned_offset >= stable_offset)
+        is_complete = forwarder.machine.scanned_offset >= stable_offset
+        gathered.add(found, search.places_count, is_complete=is_complete)
 
 
 class _Gathered:
@@ -186,20 +185,18 @@ class _Gathered:
     def __init__(self, limit: int) -> None:
         self.part = SchedulePart([], is_complete=True)
         self._limit = limit
-        self._work = 0
+        self._places_count = 0
 
-    def add(self, found: list[ScheduledMessage], *, is_complete: bool) -> None:
-        """Add the first messages of a partition."""
+    def add(self, found: list[ScheduledMessage], places_count: int, *, is_complete: bool) -> None:
+        """Add the first messages of a partition. places_count: those that were searched."""
         messages = sorted(self.part.messages + found)[: self._limit] if found else self.part.messages
         self.part = SchedulePart(messages, is_complete=self.part.is_complete and is_complete)
-        self._work += 2 * len(self.part.messages) if found else 0
+        self._places_count = places_count + (2 * len(messages) if found else 0)
 
-    def is_turn_over(self, work: int) -> bool:
-        """Add work. Returns whether others should have their turn before more."""
-        self._work += work
-        is_over = self._work >= PLACES_AT_ONCE
-        self._work = 0 if is_over else self._work
-        return is_over
+    def weigh(self, _partition: object) -> int:
+        """Return as how many items of a slice the last partition counts."""
+        places_count, self._places_count = self._places_count, 0
+        return _ITEMS_OF_A_PARTITION + places_count // _PLACES_OF_AN_ITEM
 
 
 def _page(parts: Sequence[SchedulePart], limit: int) -> SchedulePage:

@@ -85,6 +85,6 @@ def _document(message: ScheduledMessage) -> ScheduledMessageDocument:
         partition=message.partition,
         offset=message.offset,
         due_ms=message.due_ms,
-        reason="backoff" if message.reason == "backoff" else "delay",
+        reason=message.reason,
         delivery_count=message.delivery_count,
     )

@@ -4,6 +4,7 @@ Soft state of limited size. A message that is leased again keeps its entry, whic
 late ack does not find it there any more.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from conveyor.queues.delivery.held_leases import Lease
@@ -16,35 +17,36 @@ class EndedLeases:
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._leases: dict[int, Lease] = {}
-        self._expired: set[int] = set()
-        """The messages that nobody has leased since their lease expired."""
+        self._first_delivered_ms: OrderedDict[int, int] = OrderedDict()
+        """Of each message that has returned, the oldest one first: a plain dict gets slow at its front."""
+        self._expired: dict[int, Lease] = {}
+        """The expired leases of messages that nobody has leased since."""
 
     def add(self, offset: int, lease: Lease, *, is_expired: bool) -> None:
         """A message has returned."""
-        self._leases.pop(offset, None)
-        self._leases[offset] = lease
+        self._first_delivered_ms[offset] = lease.first_delivered_ms
+        self._first_delivered_ms.move_to_end(offset)
         if is_expired:
-            self._expired.add(offset)
-        if len(self._leases) > MAX_ENDED:
-            self.forget((next(iter(self._leases)),))
+            self._expired[offset] = lease
+        if len(self._first_delivered_ms) > MAX_ENDED:
+            oldest, _ = self._first_delivered_ms.popitem(last=False)
+            self._expired.pop(oldest, None)
 
     def expired(self, offset: int) -> Lease | None:
         """Return the lease of a message that has expired, unless the message was leased again, or settled."""
-        return self._leases[offset] if offset in self._expired else None
+        return self._expired.get(offset)
 
     def first_delivered_ms(self, offset: int) -> int | None:
         """Return when a message was first delivered, if that is known."""
-        lease = self._leases.get(offset)
-        return None if lease is None else lease.first_delivered_ms
+        return self._first_delivered_ms.get(offset)
 
     def leased(self, offset: int) -> None:
         """A message is leased again."""
-        self._expired.discard(offset)
+        self._expired.pop(offset, None)
 
     def forget(self, offsets: Iterable[int]) -> None:
         """Messages are settled, or on their way to the dead-letter topic."""
-        if self._leases:
+        if self._first_delivered_ms:
             for offset in offsets:
-                self._leases.pop(offset, None)
-                self._expired.discard(offset)
+                if self._first_delivered_ms.pop(offset, None) is not None:
+                    self._expired.pop(offset, None)

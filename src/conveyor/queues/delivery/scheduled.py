@@ -50,6 +50,11 @@ class ScheduledSearch:
         return all(search.go_on() for search in self._searches)
 
     @property
+    def places_count(self) -> int:
+        """The places that are searched: withheld messages, and some that are settled."""
+        return sum(search.places_count for search in self._searches)
+
+    @property
     def is_current(self) -> bool:
         """Whether the queue has not built its deliveries anew."""
         return self._queue.deliveries is self._deliveries
